@@ -339,7 +339,7 @@ class Actor:
             if self.roll.random() < 0.7:
                 offsets = OffsetSet.union(letter.offsets for letter in letters.letters)
                 keys = offsets_by_key((offset, KEYS[offset % len(KEYS)]) for offset in offsets.iter_offsets())
-            self.state.dead_letters.close(at, letters.sequence, keys=keys)
+            self.state.dead_letters.close(letters, keys=keys)
         if self.roll.random() < 0.3:
             last = OffsetSet.of((0, self.roll.randint(1, 2000)))
             holding = [

@@ -115,7 +115,7 @@ class LetterBatches:
     def close(self, batch: DeadLetterBatch, *, dropped: bool = False) -> int:
         """Close a batch: its records become ARCHIVED."""
         keys = self._keys_of(batch) if self._hold_keys and not dropped else {}
-        return self._letters.close(self._at, batch.sequence, dropped=dropped, keys=keys)
+        return self._letters.close(batch, dropped=dropped, keys=keys)
 
     def marker(self, batch: DeadLetterBatch) -> Marker | None:
         """Return the batch's marker; None if the source partition, for which it is committed, no longer exists."""

@@ -150,24 +150,25 @@ class DeadLetters:
 
     def close(
         self,
-        at: SharePartition,
-        sequence: int,
+        batch: DeadLetterBatch,
         *,
         dropped: bool = False,
         keys: Mapping[UUID | None, OffsetSet] | None = None,
     ) -> int:
         """Close a batch that the broker has confirmed: its records become ARCHIVED.
 
-        Return how many, 0 if it was already closed. ``keys`` has the keys of its records, as in an acknowledgement:
+        Return how many, 0 if it was already closed, or if its share-partition was deleted since: another batch may
+        have its number. ``keys`` has the keys of its records, as in an acknowledgement:
         in a group that is ordered by key and whose dead letters hold their keys, these stay open.
         """
         rows = self._database.call(
             sa.text(
                 "select sharequeue.close_dead_letters(:group_id, :topic, :partition, :sequence, :dropped,"
-                " cast(:keys as jsonb)) as closed"
+                " cast(:keys as jsonb), :opened_at) as closed"
             ),
-            **share_partition_name(at),
-            sequence=sequence,
+            **share_partition_name(batch.share_partition),
+            sequence=batch.sequence,
+            opened_at=batch.opened_at,
             dropped=dropped,
             keys=None if keys is None else json.dumps(keys_to_json(keys)),
         )

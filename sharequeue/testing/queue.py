@@ -181,7 +181,7 @@ class Queue:
                     for run in batch.letters
                     for offset in run.offsets.iter_offsets()
                 ]
-                self.state.dead_letters.close(at, batch.sequence, keys=_keys_of(batch.offsets, log))
+                self.state.dead_letters.close(batch, keys=_keys_of(batch.offsets, log))
         return sorted(letters, key=lambda letter: (letter.topic, letter.partition, letter.offset))
 
     def advance(self, seconds: float) -> None:

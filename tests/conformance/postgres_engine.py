@@ -199,7 +199,7 @@ class PostgresEngine(PostgresFetches):
     def write_dead_letters(self, at: SharePartition) -> None:
         self.sweep()
         while batch := self.state.dead_letters.open(at, 1000):
-            self.state.dead_letters.close(at, batch.sequence)
+            self.state.dead_letters.close(batch)
 
     def share_partitions(self, group_id: str) -> list[SharePartition]:
         rows = self._run(

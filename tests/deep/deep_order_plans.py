@@ -256,7 +256,7 @@ def written_half(o: Ordered) -> None:
     half = rejected_half(o)
     batch = o.state.dead_letters.open(AT, o.records)
     assert batch is not None
-    assert o.state.dead_letters.close(AT, batch.sequence) == half.count
+    assert o.state.dead_letters.close(batch) == half.count
 
 
 def close_batch(o: Ordered) -> Counted:
@@ -265,7 +265,7 @@ def close_batch(o: Ordered) -> Counted:
     def counted() -> None:
         batch = o.state.dead_letters.open(AT, o.records)
         assert batch is not None
-        o.state.dead_letters.close(AT, batch.sequence)
+        o.state.dead_letters.close(batch)
 
     return counted
 
@@ -274,7 +274,7 @@ def drop_batch(o: Ordered) -> Counted:
     rejected_half(o)
     batch = o.state.dead_letters.open(AT, o.records)
     assert batch is not None
-    return lambda: o.state.dead_letters.close(AT, batch.sequence, dropped=True)
+    return lambda: o.state.dead_letters.close(batch, dropped=True)
 
 
 def letters_dry(o: Ordered) -> Counted:

@@ -75,7 +75,7 @@ def fill(database: Database) -> None:
                     bad = OffsetSet.from_offsets(drawn.sample(range(*run), drawn.randint(0, 3)))
                     single.acknowledge(state, lease, {REJECT: bad, ACCEPT: OffsetSet.of(run) - bad})
                     while batch := state.dead_letters.open(at, 5000):
-                        state.dead_letters.close(at, batch.sequence)
+                        state.dead_letters.close(batch)
             reports.record(group)
         pass_time(database, 3600 if hour < 22 else 600)
     for number, (group, racks) in enumerate((("flight-delays", "ab"), ("invoices", "a"))):

@@ -57,10 +57,11 @@ $$;
 
 -- Closes a batch that the broker has confirmed: ARCHIVING becomes ARCHIVED and SPSO may pass. Returns the number of
 -- records; 0 if the batch is not open (it was closed before). p_keys, only for groups that are ordered by key and whose dead
--- letters hold their keys, has the keys of the batch's records, as those of one lease in acknowledge_many.
+-- letters hold their keys, has the keys of the batch's records, as those of one lease in acknowledge_many. With p_opened_at only a
+-- batch is closed that was opened then: after its offsets were deleted, a share-partition numbers its batches from 1 on again.
 create or replace function sharequeue.close_dead_letters(
     p_group_id text, p_topic text, p_partition integer, p_sequence bigint, p_dropped boolean default false,
-    p_keys jsonb default null
+    p_keys jsonb default null, p_opened_at timestamptz default null
 ) returns bigint
 language plpgsql volatile set search_path = pg_catalog set enable_seqscan = off as $$
 declare
@@ -80,7 +81,8 @@ begin
     select * into v_sp from sharequeue.share_partitions sp
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
     update sharequeue.dead_letter_batches set written_at = sharequeue.clock(), dropped = p_dropped
-    where share_partition_id = v_sp.share_partition_id and sequence = p_sequence and written_at is null;
+    where share_partition_id = v_sp.share_partition_id and sequence = p_sequence and written_at is null
+        and opened_at = coalesce(p_opened_at, opened_at);
     if not found then
         return 0;
     end if;

@@ -49,7 +49,7 @@ def test_every_operation_works_under_a_publication_for_all_tables(
         single.acknowledge(state, lease, {AcknowledgeType.REJECT: lease.offsets})
         letters = state.dead_letters.open(at, 100)
         assert letters is not None
-        state.dead_letters.close(at, letters.sequence)
+        state.dead_letters.close(letters)
     single.acquire(state, at, "m", None, 10)
     assert state.release_member("another", "m") == 10
     state.administration.beat()

@@ -20,7 +20,7 @@ from sharequeue.domain.errors import (
     TopicAuthorizationFailed,
 )
 from sharequeue.domain.settings import RoleNames
-from sharequeue.domain.values import AcknowledgeType, SharePartition
+from sharequeue.domain.values import AcknowledgeType, DeadLetterBatch, SharePartition
 from sharequeue.groups.acls import Acl, AclFilter, Acls, on_behalf_of
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.state import State
@@ -189,7 +189,7 @@ def test_every_operation_asks(cluster: Cluster, group: str, topic: str) -> None:
         lambda: state.initialize(SharePartition(group, topic, 1), "id", 0, 1),
         lambda: single.observe(state, at, "id", 0, 200, 200),
         lambda: state.dead_letters.open(at, 1),
-        lambda: state.dead_letters.close(at, 1),
+        lambda: state.dead_letters.close(DeadLetterBatch(at, 1, "id", ())),
         lambda: state.administration.pause(group, "mine now"),
         lambda: single.alter_offsets(state, at, "id", 3),
         lambda: state.administration.delete_offsets(group, topic),

@@ -55,7 +55,7 @@ def test_throughput_and_time_to_drain(private_database: Database, at: ShareParti
     pass_time(private_database, 1000)
     batch = state.dead_letters.open(at, 100)
     assert batch is not None
-    state.dead_letters.close(at, batch.sequence)
+    state.dead_letters.close(batch)
     figures = read_figures(private_database, at.group_id)
     assert (figures.finished_records, figures.lag, figures.accepted, figures.rejected) == (100, 900, 90, 10)
     assert figures.throughput == pytest.approx(0.05)
@@ -148,7 +148,7 @@ def test_causes_by_day(private_database: Database, at: SharePartition) -> None:
         single.acknowledge(state, lease, {REJECT: lease.offsets})
         batch = state.dead_letters.open(at, 100)
         assert batch is not None
-        state.dead_letters.close(at, batch.sequence, dropped=dropped)
+        state.dead_letters.close(batch, dropped=dropped)
         pass_time(private_database, 86_400)
     causes = read_report(private_database, at.group_id).causes
     assert [(c.cause, c.written_records, c.dropped_records) for c in causes] == [

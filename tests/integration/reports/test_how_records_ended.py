@@ -49,7 +49,7 @@ def lease_and_acknowledge(state: State, count: int, **given: tuple[int, int]) ->
 def close(state: State, records: int, *, dropped: bool = False) -> None:
     batch = state.dead_letters.open(AT, records)
     assert batch is not None
-    assert state.dead_letters.close(AT, batch.sequence, dropped=dropped) == records
+    assert state.dead_letters.close(batch, dropped=dropped) == records
 
 
 def ended(status: SharePartitionStatus) -> int:

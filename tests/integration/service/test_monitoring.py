@@ -95,7 +95,7 @@ def scrapes(here: Settings, database: Database) -> tuple[promql.Samples, promql.
         accept_and_hold(state, second)
         letters = state.dead_letters.open(first, 1_500)
         assert letters is not None
-        state.dead_letters.close(first, letters.sequence)
+        state.dead_letters.close(letters)
         pass_time(database, 60)
         assert state.sweep().records == 1_500
         again = single.acquire(state, first, "m", None, 1)

@@ -252,7 +252,7 @@ def test_old_days_are_dropped_once_nothing_leans_on_them_and_their_figures_stay(
         single.acknowledge(state, lease, {result: lease.offsets})
     batch = state.dead_letters.open(AT, 1000)
     assert batch is not None
-    state.dead_letters.close(AT, batch.sequence)
+    state.dead_letters.close(batch)
     today = state.now().astimezone(UTC).date()
     assert today in [p.day for p in journal.partitions()]
     assert journal.days("g") == []

@@ -163,7 +163,7 @@ class Histories(RuleBasedStateMachine):
         batch = self.state.dead_letters.open(self.at, most)
         if batch:
             self.agree()
-            self.state.dead_letters.close(self.at, batch.sequence, dropped=dropped)
+            self.state.dead_letters.close(batch, dropped=dropped)
 
     @rule(
         act=st.sampled_from(

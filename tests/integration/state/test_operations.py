@@ -293,7 +293,7 @@ def test_a_forced_dead_letter(state: State, at: SharePartition) -> None:
     assert [(run.cause, str(run.offsets)) for run in batch.letters] == [
         ("rejected", "{[0,1),[12,14),[20,25),[26,27)}")
     ]
-    state.dead_letters.close(at, batch.sequence)
+    state.dead_letters.close(batch)
     assert state.figures.describe("g")[0].spso == 10
     assert (state.figures.verify(), journal_differs(state)) == ([], [])
 

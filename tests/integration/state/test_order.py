@@ -162,7 +162,7 @@ def close_letters(
     """Write the waiting dead letters."""
     batch = state.dead_letters.open(at, 1000)
     assert batch is not None
-    assert state.dead_letters.close(at, batch.sequence, keys=keys) == batch.offsets.count
+    assert state.dead_letters.close(batch, keys=keys) == batch.offsets.count
 
 
 def test_a_rejected_record_holds_its_key_until_its_dead_letter_is_written(

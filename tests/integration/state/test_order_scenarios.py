@@ -159,7 +159,7 @@ def test_a_key_that_never_succeeds_stops_only_itself(private_database: Database,
         batch = worker.state.dead_letters.open(at, 10)
         if batch is not None:
             assert sum(each.offsets.count for each in batch.letters) == 1
-            worker.state.dead_letters.close(at, batch.sequence)
+            worker.state.dead_letters.close(batch)
         tried += 1
         assert tried <= 16
     worker.check()

@@ -84,7 +84,7 @@ def bury(state: State, lease: Lease) -> None:
     state.administration.force_dead_letter(AT, lease.offsets, execute=True)
     letters = state.dead_letters.open(AT, 100)
     assert letters is not None
-    state.dead_letters.close(AT, letters.sequence)
+    state.dead_letters.close(letters)
 
 
 @pytest.mark.parametrize("lose", [lapse, release_by_force, bury])

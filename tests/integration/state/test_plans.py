@@ -264,7 +264,7 @@ def test_order_by_key_reads_the_open_keys_of_its_share_partition(loaded: Databas
                 batch = state.dead_letters.open(at, 50)
             assert batch is not None
             with few():
-                assert state.dead_letters.close(at, batch.sequence, keys=_keys(210, 220)) == 50
+                assert state.dead_letters.close(batch, keys=_keys(210, 220)) == 50
             with few():
                 letters = state.dead_letters.holding()
             with few():

@@ -23,7 +23,7 @@ from sharequeue.domain.errors import (
     UnknownTopicOrPartition,
 )
 from sharequeue.domain.offsets import OffsetSet
-from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
+from sharequeue.domain.values import AcknowledgeType, DeadLetterBatch, Lease, LeaseOutput, SharePartition
 from sharequeue.state import State
 from tests import single
 from tests.waiting import pass_time
@@ -248,7 +248,7 @@ def test_one_poison_record_in_a_million_goes_alone(
     assert [(run.cause, run.delivery_count, run.offsets) for run in batch.letters] == [
         ("exhausted", 5, OffsetSet.of((poison, poison + 1)))
     ]
-    state.dead_letters.close(at, batch.sequence)
+    state.dead_letters.close(batch)
     status = state.figures.describe("g")[0]
     assert (status.spso, status.lag) == (1_000_000, 0)
     assert {
@@ -298,11 +298,32 @@ def test_dead_letter_batches_are_numbered_one_open_at_a_time(state: State, at: S
     assert first.is_new
     assert state.dead_letters.open(at, 99) == replace(first, is_new=False)
     assert state.figures.describe("g")[0].spso == 0
-    assert state.dead_letters.close(at, 1) == 6
+    assert state.dead_letters.close(first) == 6
     assert state.figures.describe("g")[0].spso == 6
     second = state.dead_letters.open(at, 99)
     assert second is not None
     assert (second.sequence, second.count) == (2, 4)
+
+
+def test_a_late_writer_closes_no_batch_of_a_later_life(state: State, at: SharePartition) -> None:
+    """After its offsets were deleted, a share-partition numbers its batches from 1 on again."""
+
+    def opened(records: int) -> DeadLetterBatch:
+        lease = acquired(state, at, records)
+        single.acknowledge(state, lease, {REJECT: lease.offsets})
+        batch = state.dead_letters.open(at, 99)
+        assert batch is not None
+        assert (batch.sequence, batch.count) == (1, records)
+        return batch
+
+    late = opened(3)
+    state.administration.delete_offsets(at.group_id, at.topic)
+    pass_time(state.database, 1)
+    state.initialize(at, "id", 0, 1)
+    single.observe(state, at, "id", 0, 100, 100)
+    batch = opened(7)
+    assert state.dead_letters.close(late) == 0
+    assert state.dead_letters.close(batch) == 7
 
 
 def test_gaps_are_archived_and_never_dead_letters(state: State, at: SharePartition) -> None:
