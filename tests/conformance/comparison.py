@@ -16,6 +16,7 @@ from tests.conformance.liveness import Liveness
 from tests.conformance.sql_side import ranges_of
 from tests.conformance.tally import Different
 from tests.oracle import RecordState
+from tests.oracle.kept import removable
 from tests.oracle.order import known_open, unknown_open
 
 
@@ -163,6 +164,7 @@ class Comparison:
         broken = [*self.memory.verify(), *(row[0] for row in self.sql.rows("verify", self.history.groups))]
         if broken:
             raise Different(f"invariants that do not hold: {broken}")
+        self._compare_removable()
         got = {row[:4]: row[4] for row in self.sql.rows("outcomes", self.history.groups)}
         expected = {
             (at.group_id, at.partition, outcome, count): records
@@ -171,6 +173,22 @@ class Comparison:
         }
         if got != expected:
             raise Different(f"outcomes by delivery count: in memory {expected}, in Postgres {got}")
+
+    def _compare_removable(self) -> None:
+        """Which leases have kept records that nobody needs any more."""
+        for group in self.history.groups:
+            expected = sorted(
+                row.token
+                for at in self.memory.share_partitions(group)
+                for row in removable(self.memory.share_partition(at))
+            )
+            got = sorted(
+                self.history.tokens[row["location"]] for row in self.sql.call("removable_kept", group)
+            )
+            if got != expected:
+                raise Different(
+                    f"{group}: removable in memory {expected}, in Postgres {got}; {self.history.last}"
+                )
 
     def check_reasons(self) -> None:
         """Where there is lag, something can be leased now, or one named reason says why not."""

@@ -100,6 +100,11 @@ class Machine(RuleBasedStateMachine):
         """What others do meanwhile."""
         self.step(what, roll)
 
+    @precondition(lambda self: not self.ordered)
+    @rule(roll=rolls)
+    def work(self, roll: int) -> None:
+        self.step("work", roll)
+
     @rule(roll=rolls, what=st.sampled_from(["pause", "force", "force", "extend_locks"]))
     def operate(self, roll: int, what: str) -> None:
         """What a person does by hand."""
@@ -144,7 +149,7 @@ class OrderedMachine(Machine):
     ordered = True
 
     @rule(roll=rolls)
-    def work(self, roll: int) -> None:
+    def work_in_order(self, roll: int) -> None:
         """A worker that obeys leases and acknowledges, and now and then the service writes dead letters: with one
         lease at a time, drawn apart these seldom meet. Before some rounds order goes off or on."""
         if roll % 4 == 1:

@@ -53,6 +53,19 @@ _PREPARED = {
         "@name, uuid, uuid, int8multirange, int8multirange, int8multirange, int8multirange, timestamptz",
         "select * from sharequeue.acknowledge($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, '[]', $12)",
     ),
+    "sets_kept": (
+        "@name, uuid, uuid, int8multirange, int8multirange, int8multirange, int8multirange, timestamptz, text",
+        "select * from sharequeue.acknowledge_many($1, array[$2], array[$3], array[$4], $5, null, array[$6], $7,"
+        " array[$8], array[$9], array[$10], array[$11], '[[]]', array[$12], p_kept => jsonb_build_array("
+        "jsonb_build_object('location', $6::text, 'offsets', $13)))",
+    ),
+    "kept_of": (
+        "text, uuid",
+        "select location, offsets::text as offsets from sharequeue.kept_of($1,"
+        " (select coalesce(array_agg(lease_id), '{}') from sharequeue.leases where token = $2))",
+    ),
+    "removable_kept": ("text", "select lease_id, location from sharequeue.removable_kept($1)"),
+    "drop_kept": ("text, bigint[]", "select sharequeue.drop_kept($1, $2) as dropped"),
     "renew": (
         "@name, uuid",
         "select * from sharequeue.renew($1, $2, $3, $4, $5, null, $6)",

@@ -64,6 +64,8 @@ MET = {
     "a refund",
     "something left out",
     "a clock that was set back",
+    "a kept record",
+    "kept records that nobody needs",
     "closed to open",
     "open to probing",
     "probing to open",

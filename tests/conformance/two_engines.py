@@ -7,6 +7,7 @@ do is in ``operator_steps``, the comparison of states in ``comparison``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sharequeue.domain.errors import InvalidRequest
@@ -31,9 +32,10 @@ from tests.conformance.history import (
 )
 from tests.conformance.operator_steps import OperatorSteps
 from tests.conformance.sql_side import json_of, place, ranges_of, refusal
-from tests.conformance.tally import Different
+from tests.conformance.tally import Different, Held
 from tests.oracle import AcknowledgementBatch, Acquired, RecordState, Redelivery
 from tests.oracle.acknowledging import validate
+from tests.oracle.kept import kept_of, removable
 from tests.ordered import REJECT, reported
 
 REDELIVERIES: tuple[Redelivery, ...] = ("kafka", "fan_out")
@@ -48,9 +50,10 @@ class MemberSteps:
         self.history, self.random, self.tally = history, history.random, history.tally
         self.memory, self.sql, self.operators = history.memory, history.sql, operators
 
-    def acquire(self) -> None:
-        """A fetch, by Kafka's rules or as fan_out, with or without the log's batches, some of them again."""
-        at, member, request = self.history.at(), self.history.member(), self.history.request()
+    def acquire(self, at: SharePartition | None = None) -> None:
+        """A fetch, by Kafka's rules or as fan_out, with or without the log's batches, some of them again; of any
+        share-partition, unless one is given."""
+        at, member, request = at or self.history.at(), self.history.member(), self.history.request()
         most, duration = (
             self.random.randint(0, 20),
             self.random.choice((None, None, None, 5000, 60000, 999)),
@@ -138,9 +141,9 @@ class MemberSteps:
 
         self.history.send("acknowledge", memory, sql, at, member, epoch, batches, lease, wait)
 
-    def acknowledge_lease(self) -> None:
-        """A lease acknowledged by sets of offsets, as a Spark run does."""
-        lease = self.history.lease(None)
+    def acknowledge_lease(self, lease: Held | None = None) -> None:
+        """A lease acknowledged by sets of offsets, as a Spark run does; any lease, unless one is given."""
+        lease = lease or self.history.lease(None)
         if lease is None:
             return
         at, request = lease.at, self.history.request()
@@ -157,28 +160,89 @@ class MemberSteps:
         sets = {kind: OffsetSet.from_offsets(chosen) for kind, chosen in by_kind.items()}
         runs = sorted((f, last, kind) for kind, chosen in sets.items() for f, last in chosen.runs())
         wait = self.history.wait()
+        kept = self._kept(sets)
 
         def memory() -> object:
             batches = [AcknowledgementBatch.of(*run) for run in runs]
             return did(
                 self.memory.acknowledge(
-                    at, lease.member, batches, lease=lease.lease, not_before=wait, request_id=request
+                    at,
+                    lease.member,
+                    batches,
+                    lease=lease.lease,
+                    not_before=wait,
+                    request_id=request,
+                    kept=kept,
                 )
             )
 
         def sql() -> object:
             told = (str(sets[kind]) for kind in (1, 2, 3, 0))
-            epoch = lease.lease.state_epoch
-            rows = self.sql.call(
-                "sets", *place(at), epoch, lease.member, lease.token, str(request), *told, wait
-            )
-            return refusal(*error(rows[0])) or tuple(rows[0][name] for name in DID)
+            call, more = ("sets", ()) if kept is None else ("sets_kept", (str(kept),))
+            asked = (lease.lease.state_epoch, lease.member, lease.token, str(request), *told, wait, *more)
+            row = self.sql.call(call, *place(at), *asked)[0]
+            return refusal(*error(row)) or tuple(row[name] for name in DID)
 
         def by_state() -> object:
-            result = said(memory)  # sets cannot be malformed: past what was acquired is not held
-            return "INVALID_RECORD_STATE" if result == "INVALID_REQUEST" else result
+            # Sets cannot be malformed, but for what is kept: past what was acquired is not held.
+            result = said(memory)
+            malformed = kept is not None and (not kept or bool(kept - sets[2]))
+            return "INVALID_RECORD_STATE" if result == "INVALID_REQUEST" and not malformed else result
 
-        self.history.send("acknowledge a lease", by_state, sql, at, runs, wait)
+        self.history.send("acknowledge a lease", by_state, sql, at, runs, wait, kept)
+
+    def _kept(self, sets: Mapping[int, OffsetSet]) -> OffsetSet | None:
+        """Some of what is released, mostly; None if nothing is kept."""
+        if self.random.random() < (0.2 if sets[2] else 0.95):
+            return None
+        some = OffsetSet.from_offsets([o for o in sets[2].iter_offsets() if self.random.random() < 0.7])
+        wrong = sets[1] if self.random.random() < 0.05 else EMPTY
+        return some | wrong
+
+    def work(self) -> None:
+        """Rounds of a worker, which looks where the records of its leases are kept, and keeps what it releases; now
+        and then a sweep has removed before what nobody needs."""
+        if self.random.random() < 0.3:
+            self._drop_kept(self.random.choice(self.history.groups))
+        at = self.history.at()
+        if (lease := self.history.lease(at)) is not None and at in self.history.there():
+            self._read_kept(lease)
+        for _ in range(self.random.randint(1, 5)):
+            before = len(self.history.leases)
+            self.acquire(at)
+            if self.random.random() < 0.1:
+                self.move_log(at)
+            if self.random.random() < 0.1:
+                self.history.configure(
+                    at.group_id, {ISOLATION: self.random.choice(("read_committed", "read_uncommitted"))}
+                )
+            for lease in self.history.leases[before:]:
+                self._read_kept(lease)
+                self.acknowledge_lease(lease)
+
+    def _read_kept(self, lease: Held) -> None:
+        found = kept_of(self.memory.share_partition(lease.at), lease.lease.token)
+        self.tally.met["a kept record"] += bool(found)
+        self.tally.met["records kept by two leases"] += len(set(found.values())) > 1
+        got = {
+            offset: self.history.tokens[row["location"]]
+            for row in self.sql.call("kept_of", lease.at.group_id, lease.token)
+            for first, last in ranges_of(row["offsets"])
+            for offset in range(first, last + 1)
+        }
+        if got != found:
+            raise Different(
+                f"{lease.at}: kept in memory {found}, in Postgres {got}; last: {self.history.last}"
+            )
+
+    def _drop_kept(self, group: str) -> None:
+        gone = self.sql.call("removable_kept", group)
+        self.tally.met["kept records that nobody needs"] += bool(gone)
+        self.sql.rows("drop_kept", group, [row["lease_id"] for row in gone])
+        for at in self.memory.share_partitions(group):
+            found = self.memory.share_partition(at)
+            nobodys = removable(found)
+            found.kept = [row for row in found.kept if row not in nobodys]
 
     def retry(self) -> None:
         """A call whose reply was lost is made again, with its request id, whatever has happened since."""
@@ -221,9 +285,9 @@ class MemberSteps:
         if step < 0 or self.random.random() < 0.4:
             self.history.settle()
 
-    def move_log(self) -> None:
+    def move_log(self, at: SharePartition | None = None) -> None:
         """Records are produced, removed by retention, compacted away."""
-        at, what = self.history.at(), self.random.random()
+        at, what = at or self.history.at(), self.random.random()
         if what < 0.5:
             self.history.produce(at, self.random.randint(1, 4))
         elif what < 0.8:

@@ -12,6 +12,7 @@ from uuid import UUID
 from sharequeue.domain.errors import InvalidRecordState, InvalidRequest
 from sharequeue.domain.offsets import EMPTY, MAX_OFFSET, OffsetSet
 from sharequeue.domain.values import Acknowledged, AcknowledgementBatch, AcknowledgeType
+from tests.oracle import kept as keeping
 from tests.oracle import order
 from tests.oracle.records import InFlightBatch, Policy, Record, RecordState
 from tests.oracle.share_partition import InMemorySharePartition
@@ -72,12 +73,15 @@ class Acknowledgement:
         batches: Sequence[AcknowledgementBatch],
         holds: OffsetSet = EMPTY,
         keys: Mapping[UUID | None, OffsetSet] | None = None,
+        kept: OffsetSet | None = None,
     ) -> Acknowledged:
         """All runs in order, or none. Raises InvalidRecordState or InvalidRequest by R-AK-6 to R-AK-13.
 
         ``holds`` were not given to a handler, because an earlier record of their key is open; ``keys`` are those of
-        all that is not accepted.
+        all that is not accepted; ``kept`` what the lease keeps of what is released.
         """
+        if kept is not None:
+            keeping.check(self.at, self.member_id, self.token, batches, kept)
         before: set[int] = set()  # renewed by the runs before the one that fails
         try:
             for batch in batches:
@@ -87,6 +91,8 @@ class Acknowledgement:
             self._renew(before)
             raise
         held = self._judge_holds(holds)
+        if kept is not None and self.token is not None:
+            keeping.keep(self.at, self.token, kept)
         self._count_in_circuit(held)
         for offset, kind in self.outcomes.items():
             self._answer(self.at.records[offset], kind)

@@ -145,6 +145,7 @@ class InMemoryShareGroups(Operations):
                 "fan_out" if policy.order else redelivery,
                 lock_seconds,
                 READ_COMMITTED if policy.read_committed else READ_UNCOMMITTED,
+                found.next_lease(),
             )
             found.leases[lease.lease_id] = lease
             acquisition = kind(found, fetch, policy, lease, self._seconds + lock)
@@ -191,11 +192,13 @@ class InMemoryShareGroups(Operations):
         request_id: UUID | None = None,
         holds: OffsetSet = EMPTY,
         keys: Mapping[UUID | None, OffsetSet] | None = None,
+        kept: OffsetSet | None = None,
     ) -> Acknowledged:
         """Acknowledge records, all or none of them, but for locks renewed before the run that failed (R-AK).
 
         What is released is not delivered again ``not_before`` that time, rounded up to seconds. In an ordered group
         ``holds`` are records behind an open one of their key, ``keys`` those of all that is not accepted.
+        ``kept`` are released records whose raw bytes the lease keeps; it must hold all that is acknowledged then.
         With ``lease`` only what is held under it may be acknowledged, and its state epoch must be the present one.
         Raises InvalidRecordState, InvalidRequest, FencedStateEpoch, UnknownTopicOrPartition, GroupIdNotFound.
         """
@@ -209,7 +212,7 @@ class InMemoryShareGroups(Operations):
         token = lease.token if lease else None
         wait = None if not_before is None else whole_second((not_before - self._start).total_seconds())
         policy, now = self._policy(at), self._seconds
-        result = Acknowledgement(found, member_id, policy, now, token, wait).apply(batches, holds, keys)
+        result = Acknowledgement(found, member_id, policy, now, token, wait).apply(batches, holds, keys, kept)
         if request_id:
             self._results(at)[call] = result
         return result

@@ -98,6 +98,18 @@ class HeldLease:
     redelivery: Redelivery
     lock_seconds: float | None
     isolation_level: str
+    number: int
+    """In the order in which the leases of the share-partition began, those of a part that was renewed among them."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """Raw records that a lease has kept, and the level at which it read them."""
+
+    number: int
+    token: UUID
+    isolation_level: str
+    offsets: set[int]
 
 
 @dataclass(frozen=True, slots=True)

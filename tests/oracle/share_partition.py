@@ -188,7 +188,7 @@ class InMemorySharePartition(InFlightWindow):
             kept = [offset for offset in held if offset in renewed]
             if 0 < len(kept) < len(held):
                 self.splits += 1
-                part = replace(self.leases[lease_id], lease_id=-self.splits)
+                part = replace(self.leases[lease_id], lease_id=-self.splits, number=self.next_lease())
                 self.leases[part.lease_id] = part
                 for offset in kept:
                     self.records[offset].lease_id = part.lease_id

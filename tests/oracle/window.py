@@ -18,6 +18,7 @@ from tests.oracle.records import (
     Description,
     HeldLease,
     InFlightBatch,
+    Kept,
     LetterOfKey,
     OffsetState,
     Policy,
@@ -53,10 +54,18 @@ class InFlightWindow:
         """Dead letters that were written and hold their key, by offset."""
         self.lost_records = 0
         self.splits = 0
+        self.begun = 0
+        """How many leases have begun."""
+        self.kept: list[Kept] = []
         self.outcomes: Counter[tuple[str, int]] = Counter()
         self.transitions: set[tuple[RecordState, RecordState]] = set()
         self.advance_due = False
         """Whether an acquire has archived something, and SPSO has not been moved since."""
+
+    def next_lease(self) -> int:
+        """Draw the number of a lease."""
+        self.begun += 1
+        return self.begun
 
     def load(self, runs: Sequence[tuple[int, int, RecordState, int]]) -> None:
         """In-flight state from elsewhere, such as a broker's own share group (R-IN-5 to R-IN-8).
