@@ -109,6 +109,37 @@ class Acknowledgements(Books):
         }
         self._acknowledged(call, asked, call.result[0], call.result[0]["error_code"])
 
+    def _acknowledge_and_keep(self, call: Call) -> None:
+        self._acknowledge(call)
+        row, a = call.result[0], call.args
+        partition = self.partitions.get(call.share_partition) if call.share_partition else None
+        if partition is None or row["error_code"]:
+            return
+        offsets = set(offsets_of(a["p_kept"]))
+        certain, possible = partition.kept.setdefault(self.lease_ids[a["p_token"]], (set(), set()))
+        certain |= {o for o in offsets if o >= row["spso"]}
+        possible |= offsets
+
+    def _sweep_kept(self, call: Call) -> None:
+        """What was removed, nobody needed: each record is finished, or a later lease has kept it."""
+        for row in call.result:
+            at = (call.args["p_group_id"], row["topic"], row["partition"])
+            partition = self.partitions.get(at)
+            offsets = set(offsets_of(row["offsets"]))
+            if partition is None or row["lease_id"] not in partition.kept:
+                self._fault(f"{offsets} of lease {row['lease_id']} were removed, and never kept", at)
+                continue
+            del partition.kept[row["lease_id"]]
+            later = {
+                o for lease, (_, some) in partition.kept.items() if lease > row["lease_id"] for o in some
+            }
+            for offset in offsets - later:
+                record = partition.records[offset]
+                if record.state in ("avail", "held") and self._surely_open(at, offset, record):
+                    self._fault(
+                        f"{offset} is open, and what lease {row['lease_id']} kept of it is gone", at, offset
+                    )
+
     def _acknowledge_in_order(self, call: Call) -> None:
         a = call.args
         names = {GAP: "gap", ACCEPT: "accept", RELEASE: "release", REJECT: "reject", HOLD: "hold"}

@@ -37,6 +37,16 @@ CALLS = {
     " array[%(p_reject)s]::int8multirange[], array[%(p_gap)s]::int8multirange[], '[[]]',"
     " array[%(p_not_before)s]::timestamptz[], p_holds => array[%(p_hold)s]::int8multirange[],"
     " p_keys => jsonb_build_array(%(p_keys)s::jsonb))",
+    "acknowledge_and_keep": "sharequeue.acknowledge_many(%(p_group_id)s, array[%(p_topic)s], array[%(p_partition)s],"
+    " array[%(p_state_epoch)s]::integer[], %(p_member_id)s, %(p_member_epoch)s, array[%(p_token)s]::uuid[],"
+    " %(p_request_id)s, array[%(p_accept)s]::int8multirange[], array[%(p_release)s]::int8multirange[],"
+    " array[%(p_reject)s]::int8multirange[], array[%(p_gap)s]::int8multirange[], '[[]]',"
+    " array[%(p_not_before)s]::timestamptz[], p_kept => jsonb_build_array(jsonb_build_object("
+    "'location', %(p_token)s, 'offsets', %(p_kept)s)))",
+    "sweep_kept": "(select r.lease_id, sp.topic, sp.partition, r.offsets::text as offsets"
+    " from sharequeue.removable_kept(%(p_group_id)s) as r left join sharequeue.kept_records k using (lease_id)"
+    " left join sharequeue.share_partitions sp using (share_partition_id)"
+    " where sharequeue.drop_kept(%(p_group_id)s, array[r.lease_id]) = 1)",
     "close_letters": "sharequeue.close_letters((select sp.share_partition_id from sharequeue.share_partitions sp"
     " where (sp.group_id, sp.topic, sp.partition) = (%(p_group_id)s, %(p_topic)s, %(p_partition)s)),"
     " array[%(p_sequence)s]::bigint[], array[%(p_offsets)s]::int8multirange[])",

@@ -208,8 +208,10 @@ class Ledger(Acknowledgements):
 
     # When all is quiet.
 
-    def compare(self, status: dict[At, dict[str, Any]], outputs: dict[int, int]) -> None:
-        """Between phases: what `share_partition_status` and `counted_outputs` say."""
+    def compare(
+        self, status: dict[At, dict[str, Any]], outputs: dict[int, int], kept: dict[At, dict[int, set[int]]]
+    ) -> None:
+        """Between phases: what `share_partition_status` and `counted_outputs` say, and which records are kept."""
         self.call = None
         if set(status) != set(self.partitions):
             self._fault(f"there are {sorted(status)}, not {sorted(self.partitions)}")
@@ -225,6 +227,17 @@ class Ledger(Acknowledgements):
                 self._fault(f"status {row['status']}, not {partition.status}", at)
         if self.outputs != outputs:
             self._fault(f"outputs differ: {set(self.outputs.items()) ^ set(outputs.items())}")
+
+        for at, partition in self.partitions.items():
+            found = kept.pop(at, {})
+            for lease, (certain, possible) in partition.kept.items():
+                offsets = found.pop(lease, set())
+                if not certain <= offsets <= possible:
+                    self._fault(f"lease {lease} has kept {offsets}, not {certain} to {possible}", at)
+            if found:
+                self._fault(f"records are kept, and no call has kept them: {found}", at)
+        if kept:
+            self._fault(f"records are kept of what is not there: {kept}")
 
     def _pass_by(self, at: At, partition: Partition, spso: int) -> None:
         self._spso(at, partition, spso, None, still=False)

@@ -114,6 +114,8 @@ class Partition:
     """The batch that wrote each letter."""
     let_go: set[int] = field(default_factory=set)
     """The letters that hold their key no longer, if they did."""
+    kept: dict[int, tuple[set[int], set[int]]] = field(default_factory=dict)
+    """The records that each lease has kept: those that are in its row for certain, and those that may be."""
 
     @property
     def log_end(self) -> int | None:

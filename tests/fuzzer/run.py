@@ -14,7 +14,7 @@ from typing import Any
 from sharequeue.database import Database
 from tests.fuzzer.clients import SETUP, Shared, connect
 from tests.fuzzer.operators import Ledger
-from tests.fuzzer.records import At, Call, seconds
+from tests.fuzzer.records import At, Call, offsets_of, seconds
 from tests.fuzzer.steps import LOCK_DURATION, Worker, array
 
 GROUPS, TOPICS, PARTITIONS = ("g0", "g1"), ("t0", "t1"), (0, 1)
@@ -191,9 +191,14 @@ class Run:
                 " from sharequeue.share_partition_status"
             )
         }
-        self.ledger.compare(
-            status, dict(self._rows("select lease_id, records from sharequeue.counted_outputs"))
-        )
+        kept: dict[At, dict[int, set[int]]] = {}
+        for *at, lease, offsets in self._rows(
+            "select sp.group_id, sp.topic, sp.partition, k.lease_id, k.offsets::text"
+            " from sharequeue.kept_records k left join sharequeue.share_partitions sp using (share_partition_id)"
+        ):
+            kept.setdefault((at[0], at[1], at[2]), {})[lease] = set(offsets_of(offsets))
+        counted = dict(self._rows("select lease_id, records from sharequeue.counted_outputs"))
+        self.ledger.compare(status, counted, kept)
         for check in ("verify", "verify_journal"):
             rows = self._rows(f"select * from sharequeue.{check}()")  # noqa: S608
             self.shared.faults += [f"{check}: {row}" for row in rows]

@@ -41,7 +41,7 @@ class Worker(Client):
             (7, self.letters),
             (2, self.force), (1, self.pause), (1.5 * self.configs, self.config), (0.7, self.acl), (2.5, self.forward),
             (0.5, self.reset), (0.3, self.forget), (0.3, self.extend), (1.5, self.look),
-            (1, self.claim), (1, self.losses), (2 * self.shared.ordered, self.let_keys_go),
+            (1, self.claim), (1, self.losses), (1, self.sweep_kept), (2 * self.shared.ordered, self.let_keys_go),
         ]  # fmt: skip
         _, step = self.roll.choices(steps, [weight for weight, _ in steps])[0]
         step()
@@ -177,6 +177,11 @@ class Worker(Client):
                 (GAP, "gap"),
             )
         }
+        if self.roll.random() < 0.4 and sets["p_release"] != "{}":
+            released = [o for o, kind in kinds.items() if kind == RELEASE]
+            kept = multirange(self.roll.sample(released, self.roll.randint(1, len(released))))
+            self.send("acknowledge_and_keep", **who, **sets, **{"p_not_before": None, **wait}, p_kept=kept)
+            return
         outputs = "[]"
         if self.roll.random() < 0.3:
             accepted = sum(k == ACCEPT for k in kinds.values())
@@ -226,6 +231,10 @@ class Worker(Client):
         }
         wait = {"p_not_before": None, **self.later()}
         return {**self.as_holder(lease), **sets, **wait, "p_keys": json.dumps(keys)}
+
+    def sweep_kept(self) -> None:
+        """What nobody needs of the kept records goes."""
+        self.send("sweep_kept", p_group_id=self.some()[0])
 
     def let_keys_go(self) -> None:
         """Dead letters were redriven or discarded: of the last batch that was opened, or of an earlier one."""

@@ -126,6 +126,7 @@ declare
     v_row record;
     v_open int8multirange;
 begin
+    perform sharequeue.require_read_committed();
     perform sharequeue_internal.authorise(p_group_id, 'READ');
     perform sharequeue_internal.refuse_copy();
     perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('p_all', p_all);
@@ -178,6 +179,7 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_ids bigint[];
 begin
+    perform sharequeue.require_read_committed();
     perform sharequeue_internal.authorise(p_group_id, 'READ');
     perform sharequeue_internal.refuse_copy();
     perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the lease ids', p_lease_ids);
