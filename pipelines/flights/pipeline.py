@@ -3,12 +3,12 @@
 A flight that arrived is accepted. A flight without a departure time was cancelled: it is rejected, and becomes a dead
 letter at once. A flight that departed but has no arrival delay is released, because the arrival report may still
 come, and becomes a dead letter when its deliveries are used up. A record that is not a flight is rejected with the
-reason. Only
+reason.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
@@ -33,6 +33,12 @@ _NAMES = (
 FLIGHT = StructType([StructField(name, StringType() if name in _TEXTS else IntegerType()) for name in _NAMES])
 REQUIRED = ("year", "month", "day", "carrier", "flight", "origin", "dest", "sched_dep_time")
 """Columns that every flight must have."""
+_NAMED = ", ".join(f"if(value.{name} is null, '{name}', null)" for name in REQUIRED)
+_ABSENT = (
+    f"if({' or '.join(f'value.{name} is null' for name in REQUIRED)},"
+    f" concat('not a flight: without ', concat_ws(', ', {_NAMED})), null)"
+)
+"""The missing columns of a record that is not a flight, in SQL; null for a flight."""
 
 
 def delays_by_carrier_and_day(accepted: DataFrame) -> DataFrame:
@@ -72,7 +78,7 @@ def flight_delays(records: DataFrame) -> DataFrame:
     """Parse and validate the flights, and set an outcome for each."""
     # A flight that waits for its arrival report is kept with it, if the group keeps records.
     raw = [name for name in (RAW,) if name in records.columns]
-    flights = json(records, FLIGHT).select(
+    flights = json(records, FLIGHT).selectExpr(
         "topic",
         "partition",
         "offset",
@@ -81,25 +87,14 @@ def flight_delays(records: DataFrame) -> DataFrame:
         "timestamp",
         "value.*",
         *raw,
-        fn.coalesce("error", _absent()).alias("reason"),
+        f"coalesce(error, {_ABSENT}) as reason",
     )
     outcome = (
-        fn.when(fn.col("reason").isNotNull() | fn.col("dep_time").isNull(), REJECT)
-        .when(fn.col("arr_delay").isNull(), RELEASE)
-        .otherwise(ACCEPT)
+        f"case when reason is not null or dep_time is null then '{REJECT}'"
+        f" when arr_delay is null then '{RELEASE}' else '{ACCEPT}' end"
     )
     error = (
-        fn.when(fn.col("reason").isNotNull(), fn.col("reason"))
-        .when(fn.col("dep_time").isNull(), CANCELLED)
-        .when(fn.col("arr_delay").isNull(), NO_ARRIVAL)
+        "case when reason is not null then reason"
+        f" when dep_time is null then '{CANCELLED}' when arr_delay is null then '{NO_ARRIVAL}' end"
     )
-    return flights.withColumns({"outcome": outcome, "error": error}).drop("reason")
-
-
-def _absent() -> Column:
-    """Return the missing columns of a record that is not a flight; null for a flight."""
-    absent = fn.concat_ws(", ", *(fn.when(fn.col(f"value.{name}").isNull(), name) for name in REQUIRED))
-    any_absent = fn.col(f"value.{REQUIRED[0]}").isNull()
-    for name in REQUIRED[1:]:
-        any_absent = any_absent | fn.col(f"value.{name}").isNull()
-    return fn.when(any_absent, fn.concat(fn.lit("not a flight: without "), absent))
+    return flights.selectExpr("* except (reason)", f"{outcome} as outcome", f"{error} as error")

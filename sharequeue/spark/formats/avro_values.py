@@ -118,7 +118,7 @@ def _decided(
         f"when {found} is null then {undecoded}",
         f"when {found} != {bytes_literal(end)} then {longer}",
     ]
-    return decided(records, column, fn.col(DECODED)["value"], f"case {' '.join(cases)} end")
+    return decided(records, column, f"{DECODED}.value", f"case {' '.join(cases)} end")
 
 
 def _ids(records: DataFrame) -> list[int]:

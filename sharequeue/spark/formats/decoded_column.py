@@ -6,7 +6,7 @@ a handler does not depend on the format. Expressions are texts of SQL, `raw` is 
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from sharequeue.spark.handler import ACCEPT, REJECT
@@ -16,9 +16,11 @@ DECODED = "sharequeue_decoded"
 """The column in which a format stores the decoded value, until `decided` moves it to its final column."""
 TEXT = "sharequeue_text"
 """The column in which a format stores a text that it needs several times."""
+WHOLE, FIELDS = "sharequeue_whole", "sharequeue_fields"
+"""The columns in which a format stores whether it has read all of the text, and else the text's own fields."""
 NOTHING = "no value"
 _ERROR = "sharequeue_error"
-_OURS = (DECODED, TEXT, _ERROR)
+_OURS = (DECODED, TEXT, WHOLE, FIELDS, _ERROR)
 
 
 def of_registry(raw: str) -> str:
@@ -39,7 +41,7 @@ def shown(raw: str) -> str:
     return f"concat(cast(length({raw}) as string), ' bytes', {beginning})"
 
 
-def decided(records: DataFrame, column: str, value: Column, error: str) -> DataFrame:
+def decided(records: DataFrame, column: str, value: str, error: str) -> DataFrame:
     """Replace `column` by `value`, or by null where `error` is not null, and add the outcome.
 
     `records` has the format's result in `DECODED`, which is left out, with all columns in `_OURS`. Null bytes are an
@@ -56,7 +58,7 @@ def decided(records: DataFrame, column: str, value: Column, error: str) -> DataF
         made["error"] = f"coalesce(error, {_ERROR})"
     if "outcome" in there:
         made["outcome"] = f"if(outcome != '{ACCEPT}', outcome, {made['outcome']})"
-    columns: dict[str, Column | str] = {name: quoted(name) for name in there}
-    columns |= {name: fn.expr(each).alias(name) for name, each in made.items()}
-    columns[column] = fn.when(fn.expr(f"{made['error']} is null"), value).alias(column)
-    return read.select(*columns.values())
+    columns = {name: quoted(name) for name in there}
+    columns |= {name: f"{each} as {name}" for name, each in made.items()}
+    columns[column] = f"case when {made['error']} is null then {value} end as {quoted(column)}"
+    return read.selectExpr(*columns.values())

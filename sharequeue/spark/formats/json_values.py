@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -32,7 +33,16 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from sharequeue.spark.formats.decoded_column import DECODED, TEXT, after_registry, decided, of_registry, shown
+from sharequeue.spark.formats.decoded_column import (
+    DECODED,
+    FIELDS,
+    TEXT,
+    WHOLE,
+    after_registry,
+    decided,
+    of_registry,
+    shown,
+)
 from sharequeue.spark.nested_parts import any_part, parts_of
 from sharequeue.spark.sql_texts import quoted, text_literal
 
@@ -82,15 +92,19 @@ def json(records: DataFrame, schema: str | StructType, *, column: str = "value")
     text = f"cast(if({of_registry(raw)}, {after_registry(raw)}, {raw}) as string)"
     parsed, refused = _parsed(TEXT, wanted), _without_bound(TEXT, wanted)
     cases = [
-        (f"not coalesce({_is_whole(TEXT)}, false)", _reason(raw, TEXT, wanted)),
+        (f"not {WHOLE}", _reason(raw, TEXT, wanted)),
         (_is_infinite(DECODED, wanted, TEXT), "'a number that is too large for its type'"),
         (_has_lost_digits(DECODED, wanted, TEXT), f"'{_LOST_DIGITS}'"),
     ]
     if refused is not None:
         parsed = f"if(not {refused}, {parsed}, null)"
         cases.insert(0, (f"{DECODED} is null and {refused}", f"'{_TOO_LONG}'"))
-    read = records.withColumn(TEXT, fn.expr(text)).withColumn(DECODED, fn.expr(parsed))
-    return decided(read, column, fn.col(DECODED).dropFields(_MALFORMED), _case(cases))
+    # Each is a column of its own because others need it more than once.
+    fields = f"if({WHOLE}, null, {_from_json(TEXT, 'map<string, string>')})"
+    made = {TEXT: text, DECODED: parsed, WHOLE: f"coalesce({_is_whole(TEXT)}, false)", FIELDS: fields}
+    read = reduce(lambda read, each: read.withColumn(each, fn.expr(made[each])), made, records)
+    parts = (f"{text_literal(name)}, {DECODED}.{quoted(name)}" for name in wanted.names)
+    return decided(read, column, f"named_struct({', '.join(parts)})", _case(cases))
 
 
 def _case(cases: Iterable[tuple[str, str]], otherwise: str = "null") -> str:
@@ -201,14 +215,13 @@ def _reason(raw: str, text: str, wanted: StructType) -> str:
 
     Spark gives null for a field that does not fit. It does not tell which part of a field.
     """
-    fields = _from_json(text, "map<string, string>")
 
     def named(chosen: Iterable[tuple[StructField, str]]) -> str:
         """Return the names of the fields that the text has, if their condition holds."""
         names = ["', '"]
         for field, condition in chosen:
             name = text_literal(f"{field.name} ({field.dataType.typeName()})")
-            names.append(_case([(f"{fields}[{text_literal(field.name)}] is not null and {condition}", name)]))
+            names.append(_case([(f"{FIELDS}[{text_literal(field.name)}] is not null and {condition}", name)]))
         return f"concat_ws({', '.join(names)})"
 
     unfit = named((each, f"{DECODED}.{quoted(each.name)} is null") for each in wanted.fields)
