@@ -220,9 +220,7 @@ class Follower:
             self.progress(replace(progress, round=before + progress.round))
 
         report = self.run(self.job, progress=report_progress, **bounds)
-        if not self._ran:
-            # It has handled no records; one such run is enough.
-            self._ran, self.job = True, replace(self.job, try_empty=False)
+        self._ran = True
         self._lag = report.lag
         letters = report.dead_letters
         if not report.rounds and not report.lost and not (letters and letters.written):

@@ -50,6 +50,7 @@ from sharequeue.spark.rounds import Rounds
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.spark.spark_jobs import cancellable, ended_session_is_named, uncache
+from sharequeue.spark.tried_handlers import needs_trial
 from sharequeue.state import State
 
 __all__ = ["RoundReport", "RunReport", "run_rounds"]
@@ -114,13 +115,17 @@ def run_rounds(
 
 def _rounds(run: OpenRun, join: Callable[[], None]) -> tuple[Rounds, bool]:
     """Run the rounds; return them, and whether nothing was left to lease."""
-    source = run.source
-    with cancellable(source.spark) as jobs, LeaseKeeper(source.state, run.member, jobs) as keeper:
-        if run.job.try_empty:
+    source, job = run.source, run.job
+    with (
+        cancellable(source.spark) as jobs,
+        LeaseKeeper(source.state, run.member, jobs) as keeper,
+        needs_trial(source.spark, job.handler, job.group, run.configs.ordered) as untried,
+    ):
+        if job.try_empty and untried:
             run.progress(Progress(1, "calling the handler without records", 0, 0, 0.0, None))
             _try_empty(run)
         with failed_by_store(source.settings.output):
-            claim(run.files, source.settings, source.state, run.job.names)
+            claim(run.files, source.settings, source.state, job.names)
         asked_at = time.monotonic()
         # Where a new group begins is decided now: a run that is refused must not decide it.
         join()

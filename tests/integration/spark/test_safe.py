@@ -180,6 +180,35 @@ def test_a_handler_is_tried_before_anything_is_leased(
     assert delivered(state, group) == [(5, 0, 0)]
 
 
+def test_a_handler_whose_last_run_succeeded_is_not_tried_again(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """In one session a run calls it once for each round, until a run has failed; that run's records come again."""
+    topic = make_topic(1)
+    holder = assigned(topic)
+    calls = []
+    columns = ["0"]
+
+    def counted(records: DataFrame) -> DataFrame:
+        calls.append(columns[-1])
+        return all_accepted(records).withColumn("more", fn.expr(columns[-1]))
+
+    job = job_of(group, topic, counted, try_empty=True)
+    for runs, expected in ((1, 2), (2, 3)):
+        produce(topic, 0, range(5))
+        assert run_job(job, holder, max_rounds=1).accepted == 5
+        assert len(calls) == expected, runs
+    produce(topic, 0, range(5))
+    columns.append("nothing")
+    for _ in range(2):
+        with pytest.raises(HandlerError, match="nothing"):
+            run_job(job, holder)
+    assert (len(calls), delivered(state, group)) == (5, [(5, 0, 0)])
+    columns.append("1")
+    assert run_job(job, holder, max_rounds=1).accepted == 5
+    assert len(calls) == 7
+
+
 def test_only_a_task_that_ran_makes_suspects(
     group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
 ) -> None:
