@@ -133,11 +133,12 @@ def _records(
     to_seek = sought(spark, settings, segments, wanted, given, READER_OPTIONS)
     others = set(segments).difference(to_seek)
     frames = []
-    for scan in (Scan(tuple(each for each in scan.segments if each in others)) for scan in scans):
-        if scan.segments:
-            records = scan_records(spark, settings, scan, given)
-            records = not_for_others(records, group) if pass_over else records
-            frames.append(_labelled(spark, _typed(records, headers), scan, pieces))
+    left = (Scan(tuple(each for each in scan.segments if each in others)) for scan in scans)
+    for alike in _alike([scan for scan in left if scan.segments], pieces):
+        records = scan_records(spark, settings, alike, given)
+        records = not_for_others(records, group) if pass_over else records
+        some = [segment for scan in alike for segment in scan.segments]
+        frames.append(_labelled(spark, _typed(records, headers), some, pieces))
     if to_seek:
         runs = _runs(to_seek, pieces)
         records = seek_records(
@@ -149,16 +150,17 @@ def _records(
 
 
 def scan_records(
-    spark: SparkSession, settings: Settings, scan: Scan, options: Mapping[str, str]
+    spark: SparkSession, settings: Settings, scans: Sequence[Scan], options: Mapping[str, str]
 ) -> DataFrame:
-    """Return the rows that the connector reads for one scan, with the connector's column names.
+    """Return the rows that the connector reads for some scans, with the connector's column names.
 
     The caller must find data loss by comparing the log start with what was read: the connector's own check fails the
     whole job when retention has taken one record.
     """
     reader = spark.read.format("kafka").option("failOnDataLoss", "false")
     given = {name: value for name, value in options.items() if name != SEEK}
-    records = reader.options(**{**spark_options(settings), **given, **scan.options()}).load()
+    reader = reader.options(**{**spark_options(settings), **given})
+    records = reduce(DataFrame.union, [reader.options(**scan.options()).load() for scan in scans])
     return records.withColumn("timestamp", fn.expr(_AS_WRITTEN))
 
 
@@ -205,33 +207,57 @@ def _typed(
     return records.selectExpr(*_BEFORE, kind, *_AFTER, "headers" if headers else empty, *more)
 
 
-def _labelled(spark: SparkSession, records: DataFrame, scan: Scan, pieces: Sequence[Leased]) -> DataFrame:
-    owners = _sole_owners(scan, pieces)
+def _alike(scans: Sequence[Scan], pieces: Sequence[Leased]) -> list[list[Scan]]:
+    """Group the scans whose records are labelled in the same way: each further column of each scan costs the driver
+    more than the scan.
+    """
+
+    def way(some: Sequence[Scan]) -> str:
+        segments = [segment for scan in some for segment in scan.segments]
+        if _sole_owners(segments, pieces) is not None:
+            return "by owner"
+        return "by join" if _few(segments, pieces) is None else "by offset"
+
+    groups: list[list[Scan]] = []
+    for scan in scans:
+        ways = ((group, way(group)) for group in groups)
+        same = (group for group, found in ways if found == way([scan]) == way([*group, scan]))
+        if (group := next(same, None)) is None:
+            groups.append([scan])
+        else:
+            group.append(scan)
+    return groups
+
+
+def _labelled(
+    spark: SparkSession, records: DataFrame, segments: Sequence[Segment], pieces: Sequence[Leased]
+) -> DataFrame:
+    owners = _sole_owners(segments, pieces)
     if owners is not None:
         counts = {at: piece.delivery_count for at, piece in owners.items()}
         ids = {at: piece.lease_id for at, piece in owners.items()}
-        return records.withColumns(
-            {
-                "delivery_count": fn.expr(_by_topic(counts, "int")),
-                "lease_id": fn.expr(_by_topic(ids, "bigint")),
-            }
-        )
-    few = _few(scan, pieces)
-    return _joined(spark, records, scan, pieces) if few is None else _looked_up(records, few)
+        labels = f"{_by_topic(counts, 'int')} as delivery_count", f"{_by_topic(ids, 'bigint')} as lease_id"
+        return records.selectExpr("*", *labels)
+    few = _few(segments, pieces)
+    return _joined(spark, records, segments, pieces) if few is None else _looked_up(records, few)
 
 
-def _sole_owners(scan: Scan, pieces: Sequence[Leased]) -> dict[TopicPartition, Leased] | None:
-    """Return the single lease and delivery count of each segment, or None if a segment has several, or holes."""
-    if len(scan.segments) > MOST_CONSTANTS:
+def _sole_owners(
+    segments: Sequence[Segment], pieces: Sequence[Leased]
+) -> dict[TopicPartition, Leased] | None:
+    """Return the single lease and delivery count of each topic-partition; None if one has several, or if a segment
+    has holes.
+    """
+    if len({(segment.topic, segment.partition) for segment in segments}) > MOST_CONSTANTS:
         return None
+    there = _by_partition(pieces)
     owners: dict[TopicPartition, Leased] = {}
-    for segment in scan.segments:
+    for segment in segments:
         whole = OffsetSet.of((segment.first, segment.end))
         at = (segment.topic, segment.partition)
-        owner = next((p for p in pieces if (p.topic, p.partition) == at and not whole - p.offsets), None)
-        if owner is None:
+        owner = next((piece for piece in there.get(at, ()) if not whole - piece.offsets), None)
+        if owner is None or owners.setdefault(at, owner) is not owner:
             return None
-        owners[at] = owner
     return owners
 
 
@@ -258,13 +284,16 @@ def mapped(values: Mapping[str, int], key: str, kind: str, suffix: str = "") -> 
     return f"map({entries})[{key}]"
 
 
-def _few(scan: Scan, pieces: Sequence[Leased]) -> dict[tuple[int, int], Leased] | None:
+def _few(segments: Sequence[Segment], pieces: Sequence[Leased]) -> dict[tuple[int, int], Leased] | None:
     """Return the leased partitions and offsets of a small scan of one topic; None if there are many."""
-    if len(scan.topics) > 1 or scan.records > FEW_RECORDS:
+    if (
+        len({segment.topic for segment in segments}) > 1
+        or sum(segment.end - segment.first for segment in segments) > FEW_RECORDS
+    ):
         return None
     there = _by_partition(pieces)
     found: dict[tuple[int, int], Leased] = {}
-    for segment in scan.segments:
+    for segment in segments:
         whole = OffsetSet.of((segment.first, segment.end))
         for piece in there.get((segment.topic, segment.partition), ()):
             inside = piece.offsets & whole
@@ -284,9 +313,11 @@ def _looked_up(records: DataFrame, few: Mapping[tuple[int, int], Leased]) -> Dat
     return labelled.filter("lease_id is not null")
 
 
-def _joined(spark: SparkSession, records: DataFrame, scan: Scan, pieces: Sequence[Leased]) -> DataFrame:
-    more = ["topic = r_topic"] if len(scan.topics) > 1 else []
-    joined = in_runs(spark, records, _runs(scan.segments, pieces), "partition", *more)
+def _joined(
+    spark: SparkSession, records: DataFrame, segments: Sequence[Segment], pieces: Sequence[Leased]
+) -> DataFrame:
+    more = ["topic = r_topic"] if len({each.topic for each in segments}) > 1 else []
+    joined = in_runs(spark, records, _runs(segments, pieces), "partition", *more)
     return joined.selectExpr(*records.columns, "r_delivery_count as delivery_count", "r_lease_id as lease_id")
 
 

@@ -48,11 +48,6 @@ class Scan:
         """The number of offsets that the scan covers, leased or not."""
         return sum(segment.end - segment.first for segment in self.segments)
 
-    @property
-    def topics(self) -> frozenset[str]:
-        """The topics that the scan reads."""
-        return frozenset(segment.topic for segment in self.segments)
-
     def options(self) -> dict[str, str]:
         """Return the connector's options that make it read these segments and nothing else."""
         partitions: dict[str, list[int]] = {}

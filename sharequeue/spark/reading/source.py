@@ -209,7 +209,7 @@ class TopicSource:
             headers = only_for is not None
             records = sought_scan(self.spark, self.settings, scan, options, headers=headers)
         else:
-            records = scan_records(self.spark, self.settings, scan, options)
+            records = scan_records(self.spark, self.settings, [scan], options)
         return not_for_others(records, only_for) if only_for else records
 
     def passes_over(self, leases: Sequence[Lease]) -> bool:

@@ -157,7 +157,7 @@ def test_timestamps_before_1582_are_read_as_they_were_written(
         producer.produce(topic, b"a", timestamp=at, partition=0)
     producer.flush()
     (scan,) = plan_scans({(topic, 0): OffsetSet.of((0, len(times)))})
-    scanned = scan_records(spark, settings, scan, READER_OPTIONS)
+    scanned = scan_records(spark, settings, [scan], READER_OPTIONS)
     sought = sought_scan(
         spark, settings, scan, {**READER_OPTIONS, ISOLATION: "read_uncommitted"}, headers=False
     )
