@@ -214,10 +214,12 @@ class Jobs:
         stages: Stages,
         rounds: int = 1,
         prepare: Callable[[Holder], None] = lambda holder: None,
+        holder: Holder | None = None,
     ) -> float:
-        """Return the seconds of rounds of so many records for a new group, which `prepare` gets before; every record
-        is acknowledged, `expected` of them with an outcome."""
-        holder, settings = group_on(self.settings, topic), self.settings.replace(output=self.folder)
+        """Return the seconds of rounds of so many records for a group, without a `holder` a new one, which `prepare`
+        gets before; every record is acknowledged, `expected` of them with an outcome."""
+        holder = holder or group_on(self.settings, topic)
+        settings = self.settings.replace(output=self.folder)
         prepare(holder)
         job = replace(job, group=holder.group, topics=(topic,), sink=holder.group, summaries=())
         reports = []
