@@ -175,7 +175,7 @@ $$;
 
 -- Forgets what these leases have kept in a group: their files were removed, or are damaged. Returns how many had kept records.
 create or replace function sharequeue.drop_kept(p_group_id text, p_lease_ids bigint[]) returns bigint
-language plpgsql volatile set search_path = pg_catalog as $$
+language plpgsql volatile set search_path = pg_catalog set enable_seqscan = off as $$
 declare
     v_ids bigint[];
 begin

@@ -1,9 +1,10 @@
 """The plans of the hot statements: what an operation reads does not grow with what there is.
 
-With 10,000 share-partitions, 99,000 rows in flight, 70,000 leases, 100,000 remembered answers and 100,000 open
-records whose keys are known, Postgres counts what each operation read: no table from end to end, and only a bounded
-number of rows by index. Counted (pg_stat_xact_*), not explained: that is what was executed, in every nested function,
-with the plans of the first calls and with the generic ones that PL/pgSQL goes over to after five.
+With 10,000 share-partitions, 99,000 rows in flight, 70,000 leases, 100,000 rows of kept records, 100,000 remembered
+answers and 100,000 open records whose keys are known, Postgres counts what each operation read: no table from end to
+end, and only a bounded number of rows by index. Counted (pg_stat_xact_*), not explained: that is what was executed,
+in every nested function, with the plans of the first calls and with the generic ones that PL/pgSQL goes over to after
+five.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sharequeue.database.migrations import migrate
 from sharequeue.database.pool import Joined
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.record_bytes import key_hash
-from sharequeue.domain.values import Acknowledged, AcknowledgeType, SharePartition
+from sharequeue.domain.values import Acknowledged, AcknowledgeType, KeptRecords, SharePartition
 from sharequeue.local.stack import StackInfo
 from sharequeue.state import State
 from sharequeue.state.calls import LeaseAcknowledgement
@@ -95,6 +96,11 @@ where share_partition_id in (table ordered) and state = 1;
 update sharequeue.share_partitions set spso = 200, delivery_complete_count = 600, next_expiry = null, open_keys = 1,
     open_key_records = 200, keys_unknown = false
 where share_partition_id in (table ordered);
+insert into sharequeue.kept_records (lease_id, share_partition_id, read_committed, location, first_offset, past,
+    offsets, kept_at)
+select -10 * share_partition_id - k, share_partition_id, false, '/kept', 200 + 10 * k, 205 + 10 * k,
+    int8multirange(int8range(200 + 10 * k, 205 + 10 * k)), clock_timestamp()
+from sharequeue.share_partitions, generate_series(0, 9) k;
 insert into sharequeue.requests (request_key, operation, result, finished_at)
 select gen_random_uuid(), 'acquire', '[]', clock_timestamp() - interval '1 minute' + i * interval '1 microsecond'
 from generate_series(1, 100000) i;
@@ -284,6 +290,40 @@ def test_order_by_key_reads_the_open_keys_of_its_share_partition(loaded: Databas
             assert again is not None
             with few():
                 state.release([again])
+        connection.rollback()
+
+
+def test_what_is_kept_is_found_without_reading_what_others_have_kept(loaded: Database) -> None:
+    """Of 100,000 rows: those of the share-partition, ten, and for the sweep those of the group, a hundred."""
+    with loaded.transaction() as connection:
+        state = State(Joined(connection))
+        for number in range(CALLS):
+            at = SharePartition("group-11", "topic", number)
+            head = single.acquire(state, at, "m", None, 50, leave_out=OffsetSet.of((200, 300)))
+            lease = single.acquire(state, at, "m", None, 100)
+            assert head is not None
+            assert lease is not None
+            assert lease.offsets == OffsetSet.of((200, 300))
+            with _bounded(connection, 1, 5):
+                assert state.kept.of([head]) == {}
+            with _bounded(connection, 1, 30):
+                assert len(state.kept.of([lease])[lease.lease_id]) == 10
+            given = LeaseAcknowledgement(
+                lease,
+                {
+                    AcknowledgeType.RELEASE: OffsetSet.of((200, 210)),
+                    AcknowledgeType.ACCEPT: OffsetSet.of((210, 300)),
+                },
+                kept=KeptRecords("/kept", OffsetSet.of((200, 210))),
+            )
+            with _bounded(connection, 1, 60, "kept_records"):
+                (result,) = state.acknowledge([given])
+            assert isinstance(result, Acknowledged)
+            with _bounded(connection, 1, 4 * 100):
+                removable = state.kept.removable(at.group_id)
+            assert len(removable) == 10 * (number + 1)
+            with _bounded(connection, 1, 30):
+                assert state.kept.drop(at.group_id, [row.lease_id for row in removable[:10]]) == 10
         connection.rollback()
 
 
