@@ -60,6 +60,7 @@ def test_every_column_of_the_state_is_journalled_or_known_not_to_be(private_data
     observations = {"log_start", "log_end", "last_stable_offset", "observed_at", "replaced_topic_ids"}
     # Numbers of rows of open_key_records, which are journalled.
     counted = {"open_keys", "open_key_records"}
+    # Not kept_records: the log has the same records, so that nothing is lost without the rows.
     names = {"group_id", "topic", "partition"}
     rows = private_database.rows(
         sa.text(

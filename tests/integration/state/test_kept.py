@@ -360,6 +360,21 @@ def test_an_adopted_copy_has_no_kept_records(state: State) -> None:
     assert list(former.values()) == [kept.lease_id]
 
 
+def test_ids_of_leases_with_kept_records_are_not_given_again(state: State) -> None:
+    """A copy of the rows may have its sequences at their start, and no journal."""
+    kept = keep(state, held(state), some(1))
+    state.database.rows(
+        sa.text(
+            "with j as (delete from sharequeue.journal returning 1),"
+            " s as (delete from sharequeue.journal_snapshots returning 1),"
+            " c as (update sharequeue.journal_counted set journal_id = 0 returning 1)"
+            " select setval('sharequeue.leases_lease_id_seq', 1)"
+        )
+    )
+    assert kept.lease_id > 1
+    assert state.figures.sequences_behind() == ["leases_lease_id_seq"]
+
+
 def test_verify_finds_rows_of_records_that_were_never_delivered(state: State) -> None:
     """A row whose records are finished is no fault: it waits for the sweep."""
     keep(state, held(state), some(1))
