@@ -1,15 +1,19 @@
 """Stop a run on a signal so that it ends as cancelled and no record becomes a suspect.
 
 Ctrl-C and Dagster's "terminate" send SIGINT, a stopped container gets SIGTERM. Python raises it as an exception in
-the main thread, at any point. There are three problems. SparkContext replaces the signal handler with its own, which
+the main thread, at any point. There are four problems. SparkContext replaces the signal handler with its own, which
 calls the JVM from inside the interrupted call. An interrupted call to the JVM leaves its reply on the connection, and
-the next call would read that reply as its own. A second Ctrl-C would interrupt giving back the leases.
+the next call would read that reply as its own. A second Ctrl-C would interrupt giving back the leases. And Python
+ignores an exception that is raised in a finalizer; Py4J has one for each object of the JVM, and the signal would be
+lost.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +25,8 @@ from pyspark import SparkContext
 __all__ = ["Terminated", "deferred", "forget_interrupted_call", "interruptible", "kept_handlers"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+AGAIN_SECONDS = 0.1
+"""How long after it was ignored a signal is sent again."""
 _PYSPARK = "pyspark.core.context"
 
 
@@ -62,10 +68,40 @@ def interruptible() -> Iterator[None]:
         for each in log:
             each.addFilter(_no_interruption)
         try:
-            yield
+            with _sent_again():
+                yield
         finally:
             for each in log:
                 each.removeFilter(_no_interruption)
+
+
+@contextmanager
+def _sent_again() -> Iterator[None]:
+    """Send a signal again whose exception was ignored because it was raised in a finalizer."""
+    before = sys.unraisablehook
+
+    def ignored(what: sys.UnraisableHookArgs) -> None:
+        number = _signal_of(what.exc_value)
+        if number is None or not _in_main_thread():
+            before(what)
+            return
+        # Later, from another thread: here, in the finalizer, it would be ignored once more.
+        again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = ignored
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _signal_of(raised: BaseException | None) -> int | None:
+    """Return the signal that an exception stands for, if any."""
+    if isinstance(raised, Terminated):
+        return signal.SIGTERM
+    return signal.SIGINT if isinstance(raised, KeyboardInterrupt) else None
 
 
 def _no_interruption(record: logging.LogRecord) -> bool:
