@@ -128,9 +128,9 @@ def run(
     for a server that is away, also at the start. With `-o json`, stdout then has a line for each run that did
     something.
 
-    Exit codes: 0 drained; 3 records are left for a later run, or a partition has no leader; 1 failed; 130 stopped by
-    Ctrl-C, 143 by SIGTERM; 2 the command line is wrong. Without `--follow`, `-o json` writes only one line of figures
-    to stdout.
+    Exit codes: 0 nothing is left; 3 records are left for a later run, or a partition has no leader; 1 failed; 130
+    stopped by Ctrl-C, 143 by SIGTERM; 2 the command line is wrong. Without `--follow`, `-o json` writes only one line
+    of figures to stdout.
     """
     # Imported here: other commands do not need Spark.
     from sharequeue.spark.leasing.budget import MAX_RECORDS
