@@ -450,7 +450,13 @@ def discard(settings: Settings, output: Output, selection: Selection, execute: b
             raise CommandRefused(error) from error
     for warning in filter(None, (plan.unreadable, *map(str, plan.hidden))):
         output.warn(warning)
-    _warn_if_none(output, topic, selection, plan)
+    if not plan.absent_letters:
+        _warn_if_none(output, topic, selection, plan)
+        if not plan.has_letters and selection != Selection():
+            output.warn(
+                f"keys that wait for letters which {topic} no longer has go on with `sharequeue dlq discard {topic}` "
+                "without a condition"
+            )
     if plan.being_sent:
         output.warn(
             f"{plural(plan.being_sent, 'dead letter')} of a redrive that has not ended may have been sent, and "
@@ -458,7 +464,7 @@ def discard(settings: Settings, output: Output, selection: Selection, execute: b
         )
     if plan.absent_letters:
         output.warn(
-            f"{plural(plan.absent_letters, 'letter')} that hold keys are not in {topic}: its retention has removed "
+            f"letters that hold keys and are not in {topic}: {plan.absent_letters:,}. Its retention has removed "
             "them, or they are in an earlier dead-letter topic of the group. Their keys go on, too"
         )
     if execute:

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from sharequeue.spark.handler import RESULT_NAMES
+from sharequeue.spark.handler import KEY_HASH, RESULT_NAMES
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
 from sharequeue.spark.output.parquet import ColumnChanged, nullable, read_parquet, together, wider
@@ -122,7 +122,9 @@ class WrittenColumns:
 def _names(columns: StructType, without: StructType) -> dict[str, None]:
     """Return the names of the columns that `without` does not have, except those that are for the queue."""
     there = {name.lower() for name in without.names}
-    return dict.fromkeys(name for name in columns.names if name.lower() not in there.union(RESULT_NAMES))
+    return dict.fromkeys(
+        name for name in columns.names if name.lower() not in there.union(RESULT_NAMES, (KEY_HASH,))
+    )
 
 
 def _columns(names: Iterable[str]) -> str:
