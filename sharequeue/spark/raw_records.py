@@ -37,7 +37,7 @@ _MADE = {
     # Null without a raw record.
     f"{PART}hash": ("if({raw} is null, null, {hash})", LongType()),
 }
-_TEXT = "sharequeue_text"
+_TEXT = "sharequeue_raw_text"
 _NONE = "-"
 """Stands for a null in a text; base64 does not have it."""
 _HEADERS = "array<struct<key:string,value:binary>>"

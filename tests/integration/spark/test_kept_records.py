@@ -7,6 +7,7 @@ import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from sharequeue.spark.leased_records import Unacknowledged, lease
 from sharequeue.spark.output.folders import is_kept, lease_in
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import Progress
+from sharequeue.spark.raw_records import KEEP, kept_apart, with_raw
 from sharequeue.spark.reading.source import TopicSource
 from sharequeue.spark.row_handlers import by_row
 from sharequeue.spark.sinks.postgres.sink import PostgresTable
@@ -172,6 +174,29 @@ def test_keys_in_order_are_kept_too(
     run_job(job, holder)
     assert offsets_in(read_output(spark, state, group, job.sink)) == [(0, offset) for offset in range(6)]
     assert log_reads[1] == [OffsetSet.of((3, 4))]
+
+
+def test_files_have_the_types_that_they_have_without(spark: SparkSession) -> None:
+    """A column without nulls stays one, a handler's own column is null beside a raw record, and names of other parts
+    of the library are free."""
+    columns = "timestamp timestamp, timestamp_type int, key binary, value binary"
+    at = "topic string, partition int, offset long, lease_id long"
+    row = ("t", 0, 5, 7, datetime.now(UTC), 0, None, bytearray(b"v"))
+    given = spark.createDataFrame([row], f"{at}, {columns}").withColumn(
+        "headers", fn.expr("cast(null as array<struct<key:string,value:binary>>)")
+    )
+    handled = with_raw(given, {"t"}).selectExpr(
+        *("topic", "partition", "offset", "lease_id", RAW, "'release' as outcome", "'no' as error"),
+        *("1 as n", "cast(value as string) as sharequeue_text"),
+    )
+    kept = kept_apart(handled)
+    assert [(each.name, each.nullable) for each in kept.schema if each.name in ("n", "sharequeue_text")] == [
+        ("n", False),
+        ("sharequeue_text", True),
+    ]
+    rows = {row["outcome"]: row for row in kept.collect()}
+    assert (rows["release"]["error"], rows["release"]["sharequeue_text"]) == ("no", "v")
+    assert (rows[KEEP]["n"], rows[KEEP]["sharequeue_text"]) == (1, None)
 
 
 def released(records: DataFrame) -> DataFrame:
