@@ -100,13 +100,7 @@ def from_text(rows: DataFrame, *others: str, headers: bool) -> DataFrame:
     damaged = f"raise_error(concat('{DAMAGED} ', cast(lease_id as string)))"
     parts = rows.selectExpr("*", f"if({intact}, split({text}, ' ', -1), {damaged}) as {_TEXT}")
     at = [f"nullif(element_at({_TEXT}, {number}), '{_NONE}')" for number in range(1, 6)]
-    pair = "named_struct('key', cast(unbase64(split(x, ':')[0]) as string), 'value', {})".format(
-        f"unbase64(nullif(split(x, ':', -1)[1], '{_NONE}'))"
-    )
-    pairs = (
-        f"case when {at[4]} is null then null when {at[4]} = 'h' then cast(array() as {_HEADERS}) "
-        f"else transform(split(substring({at[4]}, 2), ','), x -> {pair}) end"
-    )
+    pairs = f"from_json(cast(unbase64({at[4]}) as string), '{_HEADERS}')"
     return parts.selectExpr(
         "topic",
         "partition",
@@ -177,14 +171,13 @@ def _hash_of(columns: Sequence[str]) -> str:
 
 
 def _as_text(raw: str) -> str:
-    pair = f"concat(base64(cast(x.key as binary)), ':', {_bytes('x.value')})"
-    pairs = f"array_join(transform({raw}.headers, x -> {pair}), ',')"
     parts = (
         f"coalesce(cast(unix_micros({raw}.timestamp) as string), '{_NONE}')",
         f"coalesce(cast({raw}.timestamp_type as string), '{_NONE}')",
         _bytes(f"{raw}.key"),
         _bytes(f"{raw}.value"),
-        f"coalesce(concat('h', {pairs}), '{_NONE}')",
+        # Not by `transform`: Spark generates no code for a stage with it.
+        _bytes(f"cast(to_json({raw}.headers) as binary)"),
     )
     return f"concat_ws(' ', {', '.join(parts)})"
 
