@@ -79,40 +79,62 @@ returns table (lease_id bigint, kept_by bigint, location text, offsets int8multi
 language plpgsql stable set search_path = pg_catalog set enable_seqscan = off as $$
 declare
     v_lease record;
-    v_row record;
-    v_wanted int8multirange;
+    v_row sharequeue.kept_records;
 begin
     perform sharequeue_internal.authorise(p_group_id, 'READ');
     perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the lease ids', p_lease_ids);
     for v_lease in
         select l.lease_id, l.read_committed, sp.share_partition_id, sp.log_start,
-            coalesce(t.log_end, 9223372036854775807) as log_end
+            coalesce(t.log_end, 9223372036854775807) as log_end, h.first_offset, h.last_offset
         from sharequeue.leases l
         join sharequeue.share_partitions sp using (share_partition_id)
         left join sharequeue.truncated_logs t using (share_partition_id)
+        cross join lateral (
+            select min(f.first_offset) as first_offset, max(f.last_offset) as last_offset
+            from sharequeue.in_flight_batches f where f.lease_id = l.lease_id) as h
         where l.lease_id = any (p_lease_ids) and sp.group_id = p_group_id and sp.status = 'active'
             and exists (select from sharequeue.kept_records k where k.share_partition_id = sp.share_partition_id)
         order by l.lease_id
     loop
-        select range_agg(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets))
-            * int8multirange(int8range(v_lease.log_start, greatest(v_lease.log_start, v_lease.log_end)))
-        into v_wanted from sharequeue.in_flight_batches f where f.lease_id = v_lease.lease_id;
         for v_row in
-            select k.lease_id, k.location, k.offsets from sharequeue.kept_records k
-            where k.share_partition_id = v_lease.share_partition_id and k.past > lower(v_wanted)
-                and k.first_offset < upper(v_wanted) and k.read_committed is not distinct from v_lease.read_committed
+            select k.* from sharequeue.kept_records k
+            where k.share_partition_id = v_lease.share_partition_id and k.past > v_lease.first_offset
+                and k.first_offset <= v_lease.last_offset and k.read_committed is not distinct from v_lease.read_committed
             order by k.lease_id desc
         loop
-            exit when isempty(v_wanted);
-            continue when not v_row.offsets && v_wanted;
+            offsets := sharequeue_internal.still_kept(v_row, v_lease.lease_id)
+                * int8multirange(int8range(v_lease.log_start, greatest(v_lease.log_start, v_lease.log_end)));
+            continue when isempty(offsets);
             lease_id := v_lease.lease_id;
             kept_by := v_row.lease_id;
             location := v_row.location;
-            offsets := v_row.offsets * v_wanted;
             return next;
-            v_wanted := v_wanted - offsets;
         end loop;
     end loop;
+end
+$$;
+
+-- Returns the offsets of a row that a lease holds and no newer row of its isolation level has; without a lease, those that
+-- are available or acquired and no newer row has. It reads what is in flight between the row's ends only: with 200 rows of 1,000
+-- ranges each, sets of all that is in flight took 32 s.
+create or replace function sharequeue_internal.still_kept(p_row sharequeue.kept_records, p_lease_id bigint) returns int8multirange
+language plpgsql stable as $$
+declare
+    v_from bigint := sharequeue_internal.batch_at(p_row.share_partition_id, p_row.first_offset);
+    v_found int8multirange;
+begin
+    select range_agg(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets)) * p_row.offsets into v_found
+    from sharequeue.in_flight_batches f
+    where f.share_partition_id = p_row.share_partition_id and f.first_offset between v_from and p_row.past - 1
+        and case when p_lease_id is null then f.state in (0, 1) else f.lease_id = p_lease_id end;
+    if v_found is null or isempty(v_found) then
+        return '{}';
+    end if;
+    return v_found - coalesce((
+        select range_agg(n.offsets) from sharequeue.kept_records n
+        where n.share_partition_id = p_row.share_partition_id and n.past > p_row.first_offset and n.first_offset < p_row.past
+            and n.lease_id > p_row.lease_id
+            and (p_lease_id is null or n.read_committed is not distinct from p_row.read_committed)), '{}');
 end
 $$;
 
@@ -122,54 +144,28 @@ create or replace function sharequeue.removable_kept(p_group_id text, p_all bool
 returns table (lease_id bigint, location text, offsets int8multirange)
 language plpgsql volatile set search_path = pg_catalog set enable_seqscan = off as $$
 declare
-    v_sp record;
-    v_row record;
-    v_open int8multirange;
+    v_each record;
+    v_row sharequeue.kept_records;
 begin
     perform sharequeue.require_read_committed();
     perform sharequeue_internal.authorise(p_group_id, 'READ');
     perform sharequeue_internal.refuse_copy();
     perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('p_all', p_all);
-    for v_sp in
-        select sp.share_partition_id, greatest(sp.spso, sp.log_start) as first, n.first_offset, n.past
-        from sharequeue.share_partitions sp
-        cross join lateral (
-            select min(k.first_offset) as first_offset, max(k.past) as past from sharequeue.kept_records k
-            where k.share_partition_id = sp.share_partition_id) as n
-        where sp.group_id = p_group_id and n.past is not null
-        order by sp.share_partition_id
+    for v_each in
+        select k as kept, greatest(sp.spso, sp.log_start) as first
+        from sharequeue.share_partitions sp join sharequeue.kept_records k using (share_partition_id)
+        where sp.group_id = p_group_id and not exists (select from sharequeue.leases l where l.lease_id = k.lease_id)
+        order by k.share_partition_id, k.lease_id desc
     loop
-        v_open := case when p_all then '{}' else sharequeue_internal.open_between(
-            v_sp.share_partition_id, greatest(v_sp.first, v_sp.first_offset), v_sp.past) end;
-        for v_row in
-            select k.lease_id, k.location, k.offsets, l.lease_id is not null as held
-            from sharequeue.kept_records k left join sharequeue.leases l using (lease_id)
-            where k.share_partition_id = v_sp.share_partition_id
-            order by k.lease_id desc
-        loop
-            if v_row.offsets && v_open then
-                v_open := v_open - v_row.offsets;
-            elsif not v_row.held then
-                lease_id := v_row.lease_id;
-                location := v_row.location;
-                offsets := v_row.offsets;
-                return next;
-            end if;
-        end loop;
+        v_row := v_each.kept;
+        if p_all or v_row.past <= v_each.first
+                or isempty(sharequeue_internal.offsets_from(sharequeue_internal.still_kept(v_row, null), v_each.first)) then
+            lease_id := v_row.lease_id;
+            location := v_row.location;
+            offsets := v_row.offsets;
+            return next;
+        end if;
     end loop;
-end
-$$;
-
--- Returns the offsets from p_first to before p_past that are available or acquired.
-create or replace function sharequeue_internal.open_between(p_id bigint, p_first bigint, p_past bigint) returns int8multirange
-language plpgsql stable as $$
-declare
-    v_from bigint := sharequeue_internal.batch_at(p_id, p_first);
-begin
-    return (select coalesce(range_agg(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets)), '{}')
-            * int8multirange(int8range(p_first, greatest(p_first, p_past)))
-        from sharequeue.in_flight_batches f
-        where f.share_partition_id = p_id and f.first_offset between v_from and p_past - 1 and f.state in (0, 1));
 end
 $$;
 
