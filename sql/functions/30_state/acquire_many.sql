@@ -220,7 +220,8 @@ begin
     elsif p_sp.status = 'topic_recreated' then
         v_fault.error_code := 100;
         v_fault.error_message := (
-            select l.reason from sharequeue.lost_topics l where l.group_id = p_sp.group_id and l.topic = p_sp.topic);
+            select l.reason from sharequeue.lost_topics l
+            where l.group_id = p_sp.group_id and l.topic = p_sp.topic and l.topic_id = p_sp.topic_id);
         return v_fault;
     end if;
     return p_call;

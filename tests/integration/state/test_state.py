@@ -145,6 +145,19 @@ def test_a_topic_made_anew_under_the_same_name_is_not_leased_from(state: State, 
     assert single.acquire(state, at, "m1", None, 10) is not None
 
 
+def test_each_share_partition_is_told_why_its_own_topic_is_lost(state: State, at: SharePartition) -> None:
+    """After a reset of one partition only, a topic that is created once more has two ids in the state."""
+    other = SharePartition("g", "t", 1)
+    state.initialize(other, "id", 0, 1)
+    single.observe(state, at, "id B", 0, 5, 5)
+    single.observe(state, other, "id B", 0, 5, 5)
+    single.alter_offsets(state, other, "id B", 0)
+    for each in (at, other):
+        assert single.observe(state, each, "id C", 0, 5, 5) == "topic_recreated"
+        with pytest.raises(UnknownTopicId, match="created again"):
+            single.acquire(state, each, "m1", None, 10)
+
+
 def test_a_reset_to_an_id_that_the_topic_had_before_is_refused(state: State, at: SharePartition) -> None:
     """Once offsets were reset from the ids A and B, or the broker was seen to have another id than A, nobody resets
     to them: the live topic would be hidden for ever. Nothing changes, and the topic's own id is taken."""
