@@ -166,6 +166,13 @@ ARGUMENTS: Mapping[str, Argument] = {
     "p_type_counts": Argument(None, meant(("null",), "one type a batch")),
     "p_renew_allowed": EITHER_OF,
     "p_not_before": Argument(None, PASSED),
+    "p_opened_at": Argument(
+        None,
+        meant(
+            ("null", "infinity", "-infinity", "first", "last"),
+            "null: whenever the batch was opened; else another batch, and nothing is closed",
+        ),
+    ),
     "p_not_befores": Argument([None], meant(each(PASSED.words[1:]), PASSED.why)),
     "p_backoff": EITHER_OF,
     "p_delays": Argument(None, meant(("null",), "no record has a time of its own")),
