@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
@@ -14,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
-from sharequeue.domain.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
+from sharequeue.domain.values import Lease
 from sharequeue.kafka.clients import client_config
 from sharequeue.spark.reading import frame as read
 from sharequeue.spark.reading.frame import leased_records
@@ -22,24 +20,10 @@ from sharequeue.spark.reading.plan import plan_scans
 from sharequeue.spark.session import SparkNotReady, connector_jars
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import MakeTopic
+from tests.leases import lease_of
 from tests.waiting import PATIENCE_S
 
 Expected = set[tuple[str, int, int, int, int]]
-
-
-def lease_of(lease_id: int, topic: str, partition: int, *deliveries: tuple[int, OffsetSet]) -> Lease:
-    return Lease(
-        lease_id=lease_id,
-        share_partition=SharePartition("group", topic, partition),
-        state_epoch=1,
-        member_id="member",
-        member_epoch=None,
-        token=uuid4(),
-        expires_at=datetime.now(UTC),
-        lock_duration_ms=30_000,
-        deliveries=tuple(Delivery(count, offsets) for count, offsets in deliveries),
-        isolation_level=READ_UNCOMMITTED,
-    )
 
 
 def expected(*leases: Lease) -> Expected:

@@ -36,7 +36,7 @@ from sharequeue.spark.reading.source import TopicSource
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob
 from tests.fixtures.stack import MakeTopic
-from tests.integration.spark.test_read import lease_of
+from tests.leases import lease_of
 from tests.waiting import PATIENCE_S
 
 MANY = 200

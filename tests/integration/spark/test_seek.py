@@ -33,7 +33,7 @@ from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.raw_records import NOT_UTF8, RawRecord, produce_raw
 from tests.fixtures.stack import MakeTopic
-from tests.integration.spark.test_read import lease_of
+from tests.leases import lease_of
 from tests.waiting import PATIENCE_S, wait_until
 
 LOG_START = 37

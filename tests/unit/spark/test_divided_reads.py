@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime
-from uuid import uuid4
 
 from sharequeue.domain.offsets import EMPTY, OffsetSet
-from sharequeue.domain.values import READ_UNCOMMITTED, Delivery, KeptRow, Lease, SharePartition
+from sharequeue.domain.values import KeptRow
 from sharequeue.spark.reading.kept import divide
-
-
-def lease_of(lease_id: int, *deliveries: tuple[int, OffsetSet]) -> Lease:
-    return Lease(
-        lease_id=lease_id,
-        share_partition=SharePartition("group", "topic", lease_id),
-        state_epoch=1,
-        member_id="member",
-        member_epoch=None,
-        token=uuid4(),
-        expires_at=datetime.now(UTC),
-        lock_duration_ms=30_000,
-        deliveries=tuple(Delivery(count, offsets) for count, offsets in deliveries),
-        isolation_level=READ_UNCOMMITTED,
-    )
+from tests.leases import lease_of
 
 
 def row(keeper: int, *ranges: tuple[int, int]) -> KeptRow:
@@ -32,8 +16,8 @@ def row(keeper: int, *ranges: tuple[int, int]) -> KeptRow:
 
 def test_kept_offsets_come_from_files_and_the_others_from_the_log() -> None:
     """With the lease and the delivery count of each; a lease that is kept whole reads nothing of the log."""
-    some = lease_of(8, (2, OffsetSet.of((0, 10))), (1, OffsetSet.of((10, 20))))
-    whole = lease_of(9, (3, OffsetSet.of((5, 6))))
+    some = lease_of(8, "topic", 8, (2, OffsetSet.of((0, 10))), (1, OffsetSet.of((10, 20))))
+    whole = lease_of(9, "topic", 9, (3, OffsetSet.of((5, 6))))
     files, log = divide([some, whole], {8: [row(3, (2, 4), (9, 11))], 9: [row(4, (5, 6))]})
     assert [
         (piece.row.lease_id, piece.lease_id, piece.delivery_count, piece.offsets.ranges) for piece in files
@@ -50,7 +34,10 @@ def test_kept_offsets_come_from_files_and_the_others_from_the_log() -> None:
 
 def test_without_kept_records_the_log_has_all() -> None:
     """The leases are as they were."""
-    leases = [lease_of(8, (1, OffsetSet.of((0, 10)))), lease_of(9, (2, OffsetSet.of((3, 4))))]
+    leases = [
+        lease_of(8, "topic", 8, (1, OffsetSet.of((0, 10)))),
+        lease_of(9, "topic", 9, (2, OffsetSet.of((3, 4)))),
+    ]
     assert divide(leases, {}) == ([], leases)
     assert divide(leases, {8: [row(1, (50, 60))]}) == ([], leases)
 
@@ -61,9 +48,8 @@ def test_every_offset_is_read_once() -> None:
     for _ in range(200):
         offsets = list(range(60))
         chance.shuffle(offsets)
-        lease = lease_of(
-            7, (1, OffsetSet.from_offsets(offsets[:20])), (2, OffsetSet.from_offsets(offsets[20:35]))
-        )
+        deliveries = (1, OffsetSet.from_offsets(offsets[:20])), (2, OffsetSet.from_offsets(offsets[20:35]))
+        lease = lease_of(7, "topic", 7, *deliveries)
         rows = [
             KeptRow(
                 keeper, "/a/b=1", OffsetSet.from_offsets(chance.sample(range(70), chance.randrange(1, 40)))
