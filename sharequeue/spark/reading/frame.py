@@ -288,7 +288,7 @@ def _few(segments: Sequence[Segment], pieces: Sequence[Leased]) -> dict[tuple[in
     """Return the leased partitions and offsets of a small scan of one topic; None if there are many."""
     if (
         len({segment.topic for segment in segments}) > 1
-        or sum(segment.end - segment.first for segment in segments) > FEW_RECORDS
+        or sum(segment.records for segment in segments) > FEW_RECORDS
     ):
         return None
     there = _by_partition(pieces)

@@ -36,17 +36,17 @@ class Segment:
     first: int
     end: int
 
+    @property
+    def records(self) -> int:
+        """The number of its offsets, leased or not."""
+        return self.end - self.first
+
 
 @dataclass(frozen=True, slots=True)
 class Scan:
     """One load of the connector: at most one segment of any topic-partition."""
 
     segments: tuple[Segment, ...]
-
-    @property
-    def records(self) -> int:
-        """The number of offsets that the scan covers, leased or not."""
-        return sum(segment.end - segment.first for segment in self.segments)
 
     def options(self) -> dict[str, str]:
         """Return the connector's options that make it read these segments and nothing else."""

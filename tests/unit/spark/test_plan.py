@@ -25,6 +25,10 @@ def read_of(scans: tuple[Scan, ...], at: tuple[str, int]) -> list[Segment]:
     return [s for scan in scans for s in scan.segments if (s.topic, s.partition) == at]
 
 
+def records_of(scans: tuple[Scan, ...]) -> int:
+    return sum(segment.records for scan in scans for segment in scan.segments)
+
+
 @given(PARTITIONS, st.integers(1, 5), st.sampled_from([0, 50, 1000]))
 def test_every_leased_offset_is_read_once_and_in_few_scans(
     leased: dict[tuple[str, int], OffsetSet], max_scans: int, near: int
@@ -51,7 +55,7 @@ def test_scans_read_as_few_unleased_offsets_as_possible(offsets: OffsetSet, max_
     holes = [b[0] - a[1] for a, b in zip(offsets.ranges, offsets.ranges[1:], strict=False)]
     hull = offsets.end - offsets.first
     best = min(hull - sum(cut) for k in range(max_scans) if k <= len(holes) for cut in combinations(holes, k))
-    assert sum(scan.records for scan in scans) == best
+    assert records_of(scans) == best
 
 
 @given(SETS, st.integers(1, 5), st.integers(1, 500))
@@ -59,8 +63,8 @@ def test_reading_over_near_holes_is_bounded_by_the_scans_it_saves(
     offsets: OffsetSet, max_scans: int, near: int
 ) -> None:
     """What reading over near holes adds is bounded by the cuts it saved, each no longer than `near`."""
-    least = sum(scan.records for scan in plan_scans({("t", 0): offsets}, max_scans=max_scans, near=0))
-    read = sum(scan.records for scan in plan_scans({("t", 0): offsets}, max_scans=max_scans, near=near))
+    least = records_of(plan_scans({("t", 0): offsets}, max_scans=max_scans, near=0))
+    read = records_of(plan_scans({("t", 0): offsets}, max_scans=max_scans, near=near))
     assert least <= read <= least + (max_scans - 1) * near
 
 
