@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -24,7 +23,7 @@ from sharequeue.domain.values import KeptRow, Lease
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.spark.handler import Handler, call_handler
 from sharequeue.spark.job_errors import SPARK_ERRORS
-from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets_in, reduce_to_offset_sets
+from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets_of_folders
 from sharequeue.spark.output.damaged import is_damage, named_folders
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import KeptAs, has_headers, remove_lease
@@ -72,17 +71,19 @@ class KeptFiles:
         configs: GroupConfigs,
         topics: Collection[str],
         *,
+        files: Files | None = None,
         may_forget: bool = True,
     ) -> Self | None:
         """Return the files of a group; None if it keeps nothing. Raises BrokerNotAvailable and
         OutputNotReachable.
 
-        A topic whose configs the broker does not show counts as compacted.
+        A topic whose configs the broker does not show counts as compacted. `files` is the file system of the output,
+        if the caller has it.
         """
         if not configs.retry_keep_enable:
             return None
         found = source.topics.configs_of(topics)
-        files = Files(source.spark, source.settings.output)
+        files = files or Files(source.spark, source.settings.output)
         some = (topic for topic, of in found.items() if "compact" not in of.get("cleanup.policy", ""))
         return cls(configs.group_id, source, files, frozenset(some), may_forget)
 
@@ -239,14 +240,7 @@ def _rows_in(spark: SparkSession, folders: Sequence[str]) -> DataFrame:
 
 
 def _offsets_in(spark: SparkSession, files: Files, folders: Sequence[str]) -> Sequence[OffsetGroup]:
-    here = files.here(*folders)
-    if here is not None:
-        try:
-            return offset_sets_in(here, "lease_id")
-        except pa.ArrowInvalid as error:
-            # Spark reads what it wrote, whatever the session's settings: encrypted files, for example.
-            _log.debug("Spark reads kept files: %s", error)
-    return reduce_to_offset_sets(_rows_in(spark, folders), "lease_id")
+    return offset_sets_of_folders(files, folders, lambda: _rows_in(spark, folders), "lease_id")
 
 
 def _by_keeper(groups: Sequence[OffsetGroup]) -> dict[int, tuple[OffsetSet, int]]:

@@ -65,7 +65,7 @@ class OpenRun:
     def __post_init__(self) -> None:
         spark, settings, state = self.source.spark, self.source.settings, self.source.state
         files = Files(spark, settings.output)
-        self.kept = KeptFiles.of(self.source, self.configs, self.job.topics)
+        self.kept = KeptFiles.of(self.source, self.configs, self.job.topics, files=files)
         keep = None if self.kept is None else self.kept.keep
         self.lease_files = LeaseFiles(spark, settings, state, self.job.names, files, keep)
         self.columns = WrittenColumns(spark, state, self.job.names)

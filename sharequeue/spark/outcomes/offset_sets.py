@@ -7,8 +7,9 @@ kept: even a small Spark job takes longer.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from pathlib import Path
@@ -24,6 +25,9 @@ from pyspark.sql import functions as fn
 
 from sharequeue.domain.offsets import MAX_OFFSET, OffsetSet, RangeBounds
 from sharequeue.spark.handler import HandlerError
+from sharequeue.spark.output.files import Files
+
+_log = logging.getLogger(__name__)
 
 BITMAP_OFFSETS = 32_768
 """Offsets in one of Spark's bitmaps, of 4 KiB."""
@@ -66,6 +70,22 @@ def offset_sets_in(files: Sequence[Path], *by: str) -> list[OffsetGroup]:
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         found = pool.map(partial(_in_whole_file, by=by), files)
         return _together(piece for pieces in found for piece in pieces)
+
+
+def offset_sets_of_folders(
+    files: Files, folders: Sequence[str], rows: Callable[[], DataFrame], *by: str
+) -> list[OffsetGroup]:
+    """Return the same for all Parquet files of folders in a file system: without Spark if they are on this machine,
+    else from the `rows` that Spark reads there.
+    """
+    here = files.here(*folders)
+    if here is not None:
+        try:
+            return offset_sets_in(here, *by)
+        except pa.ArrowInvalid as error:
+            # Spark reads what it wrote, whatever the session's settings: encrypted files, for example.
+            _log.info("Spark reads the offsets: %s", error)
+    return reduce_to_offset_sets(rows(), *by)
 
 
 def _together(pieces: Iterable[tuple[tuple[Any, ...], RangeBounds, int]]) -> list[OffsetGroup]:

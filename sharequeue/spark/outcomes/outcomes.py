@@ -26,14 +26,12 @@ type 0). The invariants:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Protocol
 from uuid import UUID
 
-import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -44,12 +42,10 @@ from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark.handler import KEPT_AS_GIVEN, NO_KEY_HASH, OUTCOMES, HandlerError
-from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets_in, reduce_to_offset_sets
+from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets_of_folders, reduce_to_offset_sets
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.reading.plan import Scan, TopicPartition, plan_scans
 from sharequeue.spark.reading.source import cannot_be_scanned, sought_instead
-
-_log = logging.getLogger(__name__)
 
 _BY = ("lease_id", "outcome", "topic", "partition")
 _READ_BACK = "lease_id long, outcome string, topic string, partition int, offset long"
@@ -106,14 +102,9 @@ def read_back(
         return {}
     if delays:
         return seen_in(spark.read.schema(_DELAYED).parquet(*map(literal, folders)))
-    here = (files or Files(spark, folders[0])).here(*folders)
-    if here is not None:
-        try:
-            return _seen(offset_sets_in(here, *_BY))
-        except pa.ArrowInvalid as error:
-            # Spark reads what it wrote, whatever the session's settings: encrypted files, for example.
-            _log.info("Spark reads the outcomes: %s", error)
-    return seen_in(spark.read.schema(_READ_BACK).parquet(*map(literal, folders)))
+    read = spark.read.schema(_READ_BACK)
+    there = files or Files(spark, folders[0])
+    return _seen(offset_sets_of_folders(there, folders, lambda: read.parquet(*map(literal, folders)), *_BY))
 
 
 def refuse_other_partitions(leases: Sequence[Lease], seen: Mapping[int, SeenOutcomes]) -> None:
