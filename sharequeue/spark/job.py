@@ -55,10 +55,9 @@ class ShareGroupJob:
     failed, or all of several Spark jobs with the same error before any has succeeded; never when `failed_share` is
     None. `try_empty` calls the handler on an empty DataFrame before anything is leased, except in a run that follows
     one without an error in the same session. `headers` may be switched off where they are not used, which saves
-    decoding them. `reader_options` are those of Spark's Kafka connector that do
-    not change which records are read; others are an error. `destination` is where accepted rows go (`sinks/`); None
-    leaves them in files, by lease. `name` is the name under which the group stores the pipeline; None uses the module
-    and the name of the handler.
+    decoding them. `reader_options` are those of Spark's Kafka connector that do not change which records are read;
+    others are an error. `destination` is where accepted rows go (`sinks/`); None leaves them in files, by lease.
+    `name` is the name under which the group stores the pipeline; None uses the module and the name of the handler.
     """
 
     group: str

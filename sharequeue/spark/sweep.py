@@ -43,11 +43,10 @@ def sweep_outputs(
     """Remove the output of leases that are no longer held and whose files do not count. Return what was removed.
 
     These are folders of leases that were never acknowledged, folders of leases whose rows count elsewhere, and kept
-    records that no lease reads any more. After
-    the grace period, these are also the folders that compactions and publications have replaced, and the new folders
-    of those that were killed before they counted. Folders of another state database are not touched. With `dry_run`
-    nothing is removed. Raises SinkTaken if another group or state database owns the sink, and OutputNotReachable if
-    the output cannot be reached.
+    records that no lease reads any more. After the grace period, these are also the folders that compactions and
+    publications have replaced, and the new folders of those that were killed before they counted. Folders of another
+    state database are not touched. With `dry_run` nothing is removed. Raises SinkTaken if another group or state
+    database owns the sink, and OutputNotReachable if the output cannot be reached.
     """
     files = Files(spark, settings.output)
     files.reach(settings.output)

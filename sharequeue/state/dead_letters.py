@@ -158,8 +158,8 @@ class DeadLetters:
         """Close a batch that the broker has confirmed: its records become ARCHIVED.
 
         Return how many, 0 if it was already closed, or if its share-partition was deleted since: another batch may
-        have its number. ``keys`` has the keys of its records, as in an acknowledgement:
-        in a group that is ordered by key and whose dead letters hold their keys, these stay open.
+        have its number. ``keys`` has the keys of its records, as in an acknowledgement: in a group that is ordered by
+        key and whose dead letters hold their keys, these stay open.
         """
         rows = self._database.call(
             sa.text(

@@ -46,7 +46,7 @@ class Kept:
         return found
 
     def removable(self, group_id: str, *, all_rows: bool = False) -> list[KeptRow]:
-        """Return the rows of a group whose files nobody needs any more; with ``all_rows`` every row.
+        """Return the rows of a group whose files are no longer needed; with ``all_rows`` every row.
 
         Rows of leases that are held are never among them. Raises InconsistentClusterId in a copy of the database.
         """

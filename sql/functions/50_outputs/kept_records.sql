@@ -138,7 +138,7 @@ begin
 end
 $$;
 
--- Returns the rows of a group whose files nobody needs any more: none of their offsets is available or acquired, or those that
+-- Returns the rows of a group whose files are no longer needed: none of their offsets is available or acquired, or those that
 -- are have a newer row. With p_all, all rows. Those of leases that are held are never among them.
 create or replace function sharequeue.removable_kept(p_group_id text, p_all boolean default false)
 returns table (lease_id bigint, location text, offsets int8multirange)
