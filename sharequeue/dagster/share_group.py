@@ -497,6 +497,18 @@ class ShareGroup(dg.Model, dg.Resolvable):
         return dagster_name(self.group)
 
     @property
+    def described(self) -> dict[str, Any]:
+        """What `named_pipeline` needs to know of its pipeline, as JSON has it."""
+        to = self.destination
+        return {
+            "name": self.pipeline,
+            "group": self.group,
+            "topics": list(self.topics),
+            "output": self.output,
+            "destination": None if to is None else to.kafka_topic.model_dump(),
+        }
+
+    @property
     def run_tags(self) -> dict[str, str]:
         """The tags of its runs, also for the deployment's concurrency limits."""
         return {GROUP_TAG: self.group, QUEUE_TAG: self.queue}

@@ -1,11 +1,10 @@
 """The asset `accepted`: lease, read, handle, write and acknowledge, round by round, as a member of the group."""
 
-import json
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import dagster as dg
 from pydantic import Field
@@ -19,21 +18,14 @@ from sharequeue.dagster.resources import SettingsResource, SparkResource, StateR
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.dagster.tables import OF_RECORDS, column_schema
-from sharequeue.domain.errors import BrokerNotAvailable, ShareError, first_line
-from sharequeue.domain.settings import Settings
-from sharequeue.groups.membership import Membership
-from sharequeue.kafka.topics import Topics
-from sharequeue.reports.history import RunHistory
+from sharequeue.domain.errors import ShareError, first_line
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
 
 if TYPE_CHECKING:
     from sharequeue.spark import Pipeline
-    from sharequeue.spark.progress import Progress
-    from sharequeue.spark.report import RunReport
-
-FIRST_LOOK_S = 3.0
-"""After this time without an assignment, a member checks whether its topics exist."""
+    from sharequeue.spark.full_runs import FullRun
+    from sharequeue.spark.job import RunBounds
 
 
 class Accepting(dg.Config):
@@ -67,6 +59,23 @@ class Processing:
     settings: SettingsResource
     queue: StateResource
     spark: SparkResource
+
+    @property
+    def deliveries_per_run(self) -> int | None:
+        """How often the run leases a record that it has released; None: as the pipeline says."""
+        return self.bounds.deliveries_per_run or self.group.run.deliveries_per_run
+
+    @property
+    def run_bounds(self) -> "RunBounds":
+        """The bounds of the run: those of its config, or else of the yaml."""
+        bounds, limits = self.bounds, self.group.run
+        return {
+            "max_seconds": bounds.max_seconds or limits.max_seconds,
+            "max_rounds": bounds.max_rounds,
+            "max_records": bounds.max_records or limits.max_records,
+            "max_bytes": limits.max_bytes if bounds.max_bytes is None else bounds.max_bytes,
+            "replaces": limits.replaces,
+        }
 
 
 Execute = Callable[[Processing], "dg.MaterializeResult[None]"]
@@ -116,55 +125,60 @@ def process(run: Processing) -> "dg.MaterializeResult[None]":
 
     Raises dg.Failure if the pipeline is missing or another group's, and the errors of a run.
     """
-    from sharequeue.spark.output.folders import sink_root
+    from sharequeue.spark.full_runs import full_run
 
-    context, group = run.context, run.group
-    settings, state = run.settings.load(), run.queue.state
+    context, group, state = run.context, run.group, run.queue.state
     job = pipeline_of(group)
     group.configure(run.queue.database)
-    history = RunHistory(run.queue.database, group.group, duration(group.automation.observe.keep))
-    report, member_id = _rounds(run, job, history)
-    swept = state.sweep()
-    history.record()
-    removed = job.sweep(settings, spark=run.spark.session(group.name), state=state)
-    for path in removed:
-        context.log.info(f"removed {path}: it does not count")
-    files = {"path": dg.MetadataValue.path(sink_root(settings, job.sink))} if job.destination is None else {}
-    return dg.MaterializeResult(
-        metadata={
-            "dagster/row_count": sum(row.records for row in state.outputs.counted(group.group, job.sink)),
-            **files,
-            **_stored_rows(job, settings, state),
-            "member": member_id,
-            **reports.run(report, state.figures.describe(group.group)),
-            "swept_leases": swept.leases,
-            "swept_records": swept.records,
-            "removed_folders": len(removed),
-        }
-    )
+    if (deliveries := run.deliveries_per_run) is not None:
+        job = replace(job, deliveries_per_run=deliveries)
+    with member_of(run) as member_id:
+        done = full_run(
+            job,
+            run.settings.load(),
+            state=state,
+            spark=lambda: run.spark.session(f"{group.name} {context.run.run_id[:8]}"),
+            log=context.log,
+            client_id=CLIENT_ID_PREFIX + context.run.run_id,
+            member_id=member_id,
+            keep=duration(group.automation.observe.keep),
+            **run.run_bounds,
+        )
+    return dg.MaterializeResult(metadata=metadata_of(done, member_id, group, state))
 
 
-def _stored_rows(job: "Pipeline", settings: Settings, state: State) -> dict[str, Any]:
-    """Return where the accepted rows of a pipeline are, and the columns that runs have written so far."""
-    from pyspark.sql.types import StructType
+@contextmanager
+def member_of(run: Processing) -> Iterator[str]:
+    """Yield the id of the run's member, which its tags name; at the end of the block, they name its leases, too.
 
-    from sharequeue.spark.sinks.interface import NEVER
-    from sharequeue.spark.sinks.parquet import ParquetByLease
+    A run that fails has no report; its leases are in the journal.
+    """
+    instance, run_id, member_id = run.context.instance, run.context.run.run_id, str(uuid4())
+    instance.add_run_tags(run_id, {MEMBER_TAG: member_id})
+    since = run.queue.state.now()
+    try:
+        yield member_id
+    finally:
+        with suppress(SQLAlchemyError, ShareError):
+            leases = Journal(run.queue.database).leases_of(run.group.group, member_id, since)
+            if leases:
+                instance.add_run_tags(run_id, {LEASES_TAG: lease_tag_value(leases)})
 
-    stored = (job.destination or ParquetByLease()).stored(settings, job.names)
-    written = state.outputs.keep_columns(job.group, job.sink)
-    columns = [] if written is None else StructType.fromJson(json.loads(written)).fields
+
+def metadata_of(done: "FullRun", member_id: str, group: ShareGroup, state: State) -> dict[str, Any]:
+    """Return the metadata of a materialization of `accepted` by a run."""
+    stored = done.stored
     terms = {"uri": stored.uri, "table_name": stored.table, "storage_kind": stored.kind}
     return {
+        "dagster/row_count": sum(row.records for row in state.outputs.counted(group.group, done.sink)),
+        **({} if done.path is None else {"path": dg.MetadataValue.path(done.path)}),
         **{f"dagster/{name}": term for name, term in terms.items() if term is not None},
-        **column_schema(
-            {
-                each.name: each.dataType.simpleString()
-                for each in columns
-                if stored.for_the_queue or each.name not in NEVER
-            },
-            OF_RECORDS,
-        ),
+        **column_schema(done.columns, OF_RECORDS),
+        "member": member_id,
+        **reports.run(done.report, state.figures.describe(group.group)),
+        "swept_leases": done.swept_leases,
+        "swept_records": done.swept_records,
+        "removed_folders": done.removed_folders,
     }
 
 
@@ -174,7 +188,7 @@ def pipeline_of(group: ShareGroup) -> "Pipeline":
     Raises dg.Failure if it is missing, cannot be imported, is not a function, or has another group, other topics or
     another destination.
     """
-    from sharequeue.spark import Pipeline, pipeline
+    from sharequeue.spark.named_pipelines import WrongPipeline, named_pipeline
 
     try:
         found = Reference.parse(group.pipeline).load()
@@ -185,138 +199,10 @@ def pipeline_of(group: ShareGroup) -> "Pipeline":
             f"pipeline: {group.pipeline} cannot be imported: {type(error).__name__}: {first_line(error)}",
             allow_retries=False,
         ) from error
-    if not isinstance(found, Pipeline):
-        if not callable(found) or isinstance(found, type):
-            raise dg.Failure(
-                f"pipeline: {group.pipeline} is of type {type(found).__name__}: expected a function from DataFrame "
-                "to DataFrame, or a pipeline made with `@sharequeue.spark.pipeline(…)`",
-                allow_retries=False,
-            )
-        found = pipeline(group=group.group, topics=tuple(group.topics), sink=group.output)(found)
-    if found.group != group.group or sorted(found.topics) != sorted(group.topics):
-        raise dg.Failure(
-            f"pipeline: {group.pipeline} is for group {found.group} and topics {', '.join(found.topics)}, but "
-            f"the defs.yaml has group {group.group} and topics {', '.join(group.topics)}: make them the same",
-            allow_retries=False,
-        )
-    return _with_destination(group, found)
-
-
-def _with_destination(group: ShareGroup, job: "Pipeline") -> "Pipeline":
-    """Return the pipeline with the destination of the yaml. Raises dg.Failure if it has another one of its own."""
-    from sharequeue.spark import KafkaTopic
-
-    if group.destination is None:
-        return job
-    topic = KafkaTopic(**group.destination.kafka_topic.model_dump())
-    if job.destination == topic:
-        return job
-    if job.destination is not None:
-        raise dg.Failure(
-            f"destination: the defs.yaml has topic {topic.topic}, but {group.pipeline} has another destination of "
-            f"its own ({type(job.destination).__name__}): remove one of them, or make them the same",
-            allow_retries=False,
-        )
-    return replace(job, destination=topic)
-
-
-def _rounds(run: Processing, job: "Pipeline", history: RunHistory) -> tuple["RunReport", str]:
-    """Join, do the rounds, leave; return the report and the member's id."""
-    from sharequeue.spark.leasing.group import words_of_losses
-
-    context, group, bounds, limits = run.context, run.group, run.bounds, run.group.run
-    settings = run.settings.load()
-    deliveries = bounds.deliveries_per_run or limits.deliveries_per_run
-    if deliveries is not None:
-        job = replace(job, deliveries_per_run=deliveries)
-    client_id = CLIENT_ID_PREFIX + context.run.run_id
-    with Membership(settings.service, group.group, job.topics, client_id=client_id) as member:
-        session = run.spark.session(f"{group.name} {context.run.run_id[:8]}")
-        if not member.join(FIRST_LOOK_S, context.log.info):
-            _require_topics(settings, run.queue.state, job)
-            member.join(progress=context.log.info)
-        context.instance.add_run_tags(context.run.run_id, {MEMBER_TAG: member.member_id})
-        assigned = ", ".join(str(share_partition) for share_partition in member.assignment)
-        context.log.info(f"member {member.member_id} works on {assigned or 'nothing yet'}")
-        since = run.queue.state.now()
-
-        def progressed(progress: "Progress") -> None:
-            context.log.info(str(progress))
-            history.note(progress.stage)
-
-        try:
-            with crashes_logged(context.log):
-                report = job.run(
-                    settings,
-                    spark=session,
-                    state=run.queue.state,
-                    membership=member,
-                    max_seconds=bounds.max_seconds or limits.max_seconds,
-                    max_rounds=bounds.max_rounds,
-                    max_records=bounds.max_records or limits.max_records,
-                    max_bytes=limits.max_bytes if bounds.max_bytes is None else bounds.max_bytes,
-                    replaces=limits.replaces,
-                    progress=progressed,
-                )
-        except BaseException:
-            # A failed run has no report; its leases are in the journal.
-            with suppress(SQLAlchemyError, ShareError):
-                _tag_leases(run, Journal(run.queue.database).leases_of(group.group, member.member_id, since))
-            raise
-        _tag_leases(run, [lease_id for each in report.rounds for lease_id in each.lease_ids])
-    for error in report.errors:
-        context.log.info(f"first failure: {error}")
-    if report.remark:
-        # A run that is not drained succeeds, but there is work left.
-        (context.log.info if report.drained else context.log.warning)(report.remark)
-    if report.lost:
-        context.log.warning(words_of_losses(group.group, report.lost))
-    if report.dead_letters is not None and report.dead_letters.warning is not None:
-        context.log.warning(report.dead_letters.warning)
-    return report, member.member_id
-
-
-class _RunLog(logging.Handler):
-    """Passes messages on to the log of a run."""
-
-    def __init__(self, log: dg.DagsterLogManager) -> None:
-        super().__init__(logging.WARNING)
-        self._log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write the record to the run's log; an error does not fail the run."""
-        try:
-            self._log.warning(record.getMessage())
-        except Exception:
-            self.handleError(record)
-
-
-@contextmanager
-def crashes_logged(log: dg.DagsterLogManager) -> Iterator[None]:
-    """Write into the log of a run which records ended without an acknowledgement, why, and what follows."""
-    from sharequeue.spark import isolated_jobs
-
-    logger, handler = logging.getLogger(isolated_jobs.__name__), _RunLog(log)
-    logger.addHandler(handler)
     try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-
-
-def _require_topics(settings: Settings, state: State, job: "Pipeline") -> None:
-    """Fail now if a topic is missing. A broker that does not answer is waited for as a member."""
-    from sharequeue.spark.leasing.group import living_topics
-
-    with suppress(BrokerNotAvailable), Topics(settings) as topics:
-        living_topics(topics, state, job.group, job.topics)
-
-
-def _tag_leases(run: Processing, lease_ids: Sequence[int]) -> None:
-    """Add the leases of a run to its tags."""
-    if lease_ids:
-        tags = {LEASES_TAG: lease_tag_value(lease_ids)}
-        run.context.instance.add_run_tags(run.context.run.run_id, tags)
+        return named_pipeline(found, **group.described)
+    except WrongPipeline as error:
+        raise dg.Failure(str(error), allow_retries=False) from error
 
 
 __all__ = [
@@ -325,6 +211,8 @@ __all__ = [
     "Processing",
     "accepted_asset",
     "cancelled_plainly",
+    "member_of",
+    "metadata_of",
     "pipeline_of",
     "process",
 ]

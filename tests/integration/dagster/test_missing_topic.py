@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.dagster import share_group_defs, share_group_resources
-from sharequeue.dagster.assets import accepted
 from sharequeue.domain.settings import Settings
+from sharequeue.spark import full_runs
 from tests.fixtures.dagster import share_group
 from tests.fixtures.stack import MakeTopic
 
@@ -31,7 +31,7 @@ def test_a_run_without_its_topic_fails_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As a member it would wait for the assignment of a topic that nobody has made."""
-    monkeypatch.setattr(accepted, "FIRST_LOOK_S", 0.1)
+    monkeypatch.setattr(full_runs, "FIRST_LOOK_S", 0.1)
     for name, value in (("HOME", settings.home), ("SERVICE_URL", service), ("OUTPUT", tmp_path)):
         monkeypatch.setenv(f"SHAREQUEUE_{name}", str(value))
     topic = make_topic(1)

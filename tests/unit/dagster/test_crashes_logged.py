@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from sharequeue.dagster.assets.accepted import crashes_logged
 from sharequeue.dagster.retries import _raise_without_jvm
 from sharequeue.spark import isolated_jobs
+from sharequeue.spark.full_runs import crashes_logged
 from sharequeue.spark.handler import HandlerError
 from sharequeue.spark.job_errors import JobFailed
 
