@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from random import Random
 from typing import ClassVar
 
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -23,8 +24,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from sharequeue.database import Database
+from sharequeue.state.record_history import RecordHistories
 from tests.conformance.comparison import Comparison
 from tests.conformance.history import History
+from tests.conformance.lives import Lives
 from tests.conformance.operator_steps import OperatorSteps
 from tests.conformance.order_steps import OrderSteps
 from tests.conformance.sql_side import SqlSide
@@ -33,6 +37,9 @@ from tests.conformance.two_engines import MemberSteps
 
 STEPS = 80
 """How long a history is."""
+
+LIVES = 3
+"""The records of each share-partition whose life is compared at the end of a history."""
 
 rolls = st.integers(0, 2**40)
 """Where a step's details come from: one number, because drawing each of them costs more than the step itself."""
@@ -49,6 +56,7 @@ class Machine(RuleBasedStateMachine):
     tally: ClassVar[Tally]
     ordered: ClassVar[bool] = False
     most_steps: ClassVar[int | None] = None
+    traced: ClassVar[RecordHistories]
 
     @initialize(roll=rolls)
     def start(self, roll: int) -> None:
@@ -56,6 +64,7 @@ class Machine(RuleBasedStateMachine):
         self.tally.histories += 1
         self.history = History(self.sql, roll, self.tally.histories, self.tally, ordered=self.ordered)
         self.comparison = Comparison(self.history)
+        self.lives = Lives(self.history, self.traced)
         self.order = OrderSteps(self.history)
         self.operators = OperatorSteps(self.history)
         self.members = MemberSteps(self.history, self.operators)
@@ -113,7 +122,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def agree(self) -> None:
         """Both engines are in the same state after every step, and lag can be leased or has one reason; the slower
-        comparisons are every eighth, and what is said of liveness is tried every 24th."""
+        comparisons are every eighth; every 24th some records' lives are compared, and liveness is tried."""
         if hasattr(self, "history"):
             with self.finding():
                 self.comparison.compare()
@@ -122,6 +131,7 @@ class Machine(RuleBasedStateMachine):
                     self.comparison.compare_at_leisure()
                 if self.tally.steps % 24 == 0:
                     self.comparison.check_liveness()
+                    self.lives.compare(1, Random(self.tally.steps))  # noqa: S311
 
     @contextmanager
     def finding(self) -> Iterator[None]:
@@ -139,6 +149,7 @@ class Machine(RuleBasedStateMachine):
             try:
                 with self.finding():
                     self.comparison.compare_at_leisure()
+                    self.lives.compare(LIVES, Random(self.tally.steps))  # noqa: S311
             finally:
                 self.sql.end(self.history.groups)
 
@@ -199,7 +210,8 @@ def run_histories(
     sql, began = SqlSide(url, ordered=ordered), time.monotonic()
     tally, earlier = (before.tally, before.seconds) if before else (Tally(), 0.0)
     run = Run(number, tally, 0.0)
-    own = {"sql": sql, "tally": tally, "most_steps": most_steps}
+    database = Database(url, pool_size=1)
+    own = {"sql": sql, "tally": tally, "most_steps": most_steps, "traced": RecordHistories(database)}
     machine = type("Histories", (OrderedMachine if ordered else Machine,), own)
     try:
         run_state_machine_as_test(
@@ -219,5 +231,6 @@ def run_histories(
         run.difference = tally.found or (None if enough else difference)
     finally:
         sql.close()
+        database.close()
     run.seconds = earlier + time.monotonic() - began
     return run

@@ -63,6 +63,8 @@ class History:
         self.paused: list[Where] = []
         self.mistaken: dict[SharePartition, set[int]] = {}
         """The records of which another key than theirs was reported last."""
+        self.after_calls: list[Callable[[], None]] = []
+        """What looks at the model after each call."""
         pick = self.random.choice
         configs = {group: self._configs() for group in self.groups}
         sql.begin(self.names, configs)
@@ -102,6 +104,8 @@ class History:
         self.tally.calls[call] += 1
         self.last = [*self.last[-4:], (call, about)]
         expected, got = said(memory), said(sql)
+        for look in self.after_calls:
+            look()
         if isinstance(expected, str):
             self.tally.refusals[expected] += 1
         if expected != got:

@@ -132,7 +132,9 @@ class Acknowledgement:
                 if any(b.first <= offset <= b.last and type_at(b, offset) is ACCEPT for b in batches):
                     self._count("accepted", "accepted", record)
                     self.at.lost_records -= 1
-                self.at.move(record, RecordState.ARCHIVED)
+                    self.at.move(record, RecordState.ACKNOWLEDGED)
+                else:
+                    self.at.move(record, RecordState.ARCHIVED)
 
     def _judge_holds(self, holds: OffsetSet) -> OffsetSet:
         """What is held must be leased like all else; below SPSO it is done with already."""

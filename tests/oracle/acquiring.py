@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from tests.oracle.records import (
     AcquiredRange,
     Fetch,
+    Given,
     HeldLease,
     InFlightBatch,
     LogBatch,
@@ -204,6 +205,7 @@ class Acquisition:
         counted = not self._spent(record)
         self.at.move(record, ACQUIRED)
         record.delivery_count += counted
+        record.given.append(Given(record.delivery_count))
         record.lease_id = self.lease.lease_id
         record.locked_at, record.expires_at = self.fetch.now, self.expires_at
 

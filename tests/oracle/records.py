@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal, NamedTuple
 from uuid import UUID
@@ -50,13 +50,21 @@ class Reported:
 
 
 @dataclass(slots=True)
+class Given:
+    """One delivery of a record: its number, and the state that ended it; None while it lasts."""
+
+    count: int
+    ended_as: RecordState | None = None
+
+
+@dataclass(slots=True)
 class Record:
     """One offset between SPSO and SPEO.
 
     ``part`` is set on a suspect: how many may share its next lease. ``not_before`` is set on what was released with
     a time: before that second of the engine's clock it is AVAILABLE and not delivered; infinite for what is held
     behind another record of its key. ``locked_at`` is when its lock was taken or renewed. ``reported`` is None while
-    nobody has said which key the record has.
+    nobody has said which key the record has. ``given`` has its deliveries so far.
     """
 
     state: RecordState = RecordState.AVAILABLE
@@ -68,6 +76,7 @@ class Record:
     part: int | None = None
     not_before: float | None = None
     reported: Reported | None = None
+    given: list[Given] = field(default_factory=list)
 
     def deliverable(self, now: float) -> bool:
         """Whether a fetch may get it now."""

@@ -180,6 +180,8 @@ class InFlightWindow:
     def move(self, record: Record, state: RecordState) -> None:
         """One transition of the diagram; only ACQUIRED has a holder, only AVAILABLE waits or is a suspect."""
         self.transitions.add((record.state, state))
+        if record.state is ACQUIRED and record.given:
+            record.given[-1].ended_as = state
         record.state = state
         record.part = record.not_before = None
         if state is not ACQUIRED:
