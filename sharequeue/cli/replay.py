@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import click
 
+from sharequeue.cli.objects import load_job
 from sharequeue.cli.options import TimeOption, execute_option, settings_options
 from sharequeue.cli.output import Output, answers, flag, nested, number, text
-from sharequeue.cli.run import load_job, pipeline_code
+from sharequeue.cli.run import pipeline_code
 from sharequeue.domain.settings import Settings
 
 T = TypeVar("T")

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from sharequeue.cli.failures import CommandRefused, code_of
+from sharequeue.cli.objects import load_job
 from sharequeue.cli.options import Finite, settings_options
 from sharequeue.cli.output import Output, answers, flag, nested, number, text
+from sharequeue.cli.piped import Piped, opened_pipes
 from sharequeue.database import Database
-from sharequeue.domain.names import nearest
 from sharequeue.domain.settings import Settings
 from sharequeue.state import State
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 TRIED = 100
 """The default number of records for `--dry-run`."""
-NO_SUCH_JOB = "NO_SUCH_JOB"
 PROGRAM_ENDED = "PROGRAM_ENDED"
 WHOLE_ERROR = "With --verbose, the whole error of Spark is shown as well."
 WORK_LEFT = 3
@@ -102,7 +100,14 @@ STOPPED = (
     help="The pipeline that worked on the group before, if this one replaces it.",
 )
 @click.option("--progress/--no-progress", default=True, show_default=True, help="Show progress on stderr.")
-@click.argument("job", metavar="MODULE:JOB")
+@click.option(
+    "--pipes",
+    metavar="MODULE:FUNCTION",
+    help="The function that opens the context of Dagster Pipes, if it is in a store.",
+)
+@click.option("--dagster-pipes-context", hidden=True, help="What some Pipes clients add.")
+@click.option("--dagster-pipes-messages", hidden=True, help="What some Pipes clients add.")
+@click.argument("job", metavar="MODULE:JOB", required=False)
 @click.pass_context
 def run(
     context: click.Context,
@@ -117,7 +122,10 @@ def run(
     records: int | None,
     replaces: str | None,
     progress: bool,
-    job: str,
+    pipes: str | None,
+    dagster_pipes_context: str | None,
+    dagster_pipes_messages: str | None,
+    job: str | None,
 ) -> None:
     """Run a pipeline until nothing is left to lease, such as `sharequeue run my_module:orders`.
 
@@ -131,6 +139,9 @@ def run(
     Exit codes: 0 nothing is left; 3 records are left for a later run, or a partition has no leader; 1 failed; 130
     stopped by Ctrl-C, 143 by SIGTERM; 2 the command line is wrong. Without `--follow`, `-o json` writes only one line
     of figures to stdout.
+
+    Where Dagster has launched it (`run.launch` in a defs.yaml), the job and the limits are those of Dagster, which
+    gets the progress and the result, and the exit code is 0 if the run did its work.
     """
     # Imported here: other commands do not need Spark.
     from sharequeue.spark.leasing.budget import MAX_RECORDS
@@ -139,6 +150,15 @@ def run(
         raise click.UsageError("--records needs --dry-run; a run has --max-records")
     if follow and dry_run:
         raise click.UsageError("--follow keeps running, but --dry-run only tries: give one of them")
+    if (piped := opened_pipes(pipes, shown=progress)) is not None:
+        given = (max_rounds, max_records, max_bytes, max_seconds, replaces)
+        with piped:
+            _run_piped(
+                piped, settings, output, job, follow or dry_run or any(each is not None for each in given)
+            )
+        return
+    if job is None:
+        raise click.UsageError("Missing argument 'MODULE:JOB'.")
     bounds: RunBounds = {
         "max_rounds": max_rounds,
         "max_records": max_records or MAX_RECORDS,
@@ -170,6 +190,17 @@ def run(
     output.one_row({**asdict(report), "left": left}, str(report))
     if left or not _is_known(report):
         context.exit(WORK_LEFT)
+
+
+def _run_piped(piped: Piped, settings: Settings, output: Output, job: str | None, has_limits: bool) -> None:
+    """Do the run that Dagster has launched, and print its figures."""
+    with pipeline_code(output, STOPPED), piped.failures_reported():
+        if has_limits:
+            raise click.UsageError(
+                "Dagster has launched this run: give its limits in `run` of the defs.yaml, not on the command line"
+            )
+        found, report = piped.run(settings, job)
+    output.one_row({**asdict(report), "left": _left(settings, found, report)}, str(report))
 
 
 def _is_known(report: RunReport) -> bool:
@@ -226,40 +257,6 @@ def pipeline_code(output: Output, stopped: str = "stopped") -> Iterator[None]:
             "Remove `sys.exit` from the module, and raise an error instead",
             PROGRAM_ENDED,
         ) from error
-
-
-def load_job(named: str) -> Pipeline:
-    """Import MODULE:JOB. Raises CommandRefused if the job does not exist, BadParameter for another form."""
-    from sharequeue.spark import Pipeline
-
-    name, _, attribute = named.partition(":")
-    if not name or not attribute:
-        raise click.BadParameter(
-            f"{named!r} does not have the form MODULE:JOB, such as my_module:orders", param_hint="MODULE:JOB"
-        )
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(name)
-    except (ImportError, SyntaxError) as error:
-        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
-            reason = f"there is no module {error.name}, neither in {Path.cwd()} nor installed"
-        else:
-            reason = f"module {name} cannot be imported: {type(error).__name__}: {error}"
-        raise CommandRefused(reason, NO_SUCH_JOB) from error
-    found = getattr(module, attribute, None)
-    if isinstance(found, Pipeline):
-        return found
-    jobs = [each for each, value in vars(module).items() if isinstance(value, Pipeline)]
-    if found is None:
-        raise CommandRefused(
-            f"module {name} has no job {attribute}. {nearest(attribute, jobs, 'jobs')}", NO_SUCH_JOB
-        )
-    raise CommandRefused(
-        f"{named} is not a job, but of type {type(found).__name__}: make one with `@sharequeue.spark.pipeline(…)`. "
-        f"{nearest(attribute, jobs, 'jobs')}",
-        NO_SUCH_JOB,
-    )
 
 
 COMMANDS = (run,)

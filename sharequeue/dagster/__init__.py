@@ -16,7 +16,7 @@ from sharequeue.domain.extras import require
 
 require("dagster", "dagster", "great_expectations")
 
-from sharequeue.dagster.assets.accepted import Processing
+from sharequeue.dagster.assets.processing import Processing
 from sharequeue.dagster.component import ShareGroupComponent
 from sharequeue.dagster.definitions import share_group_defs
 from sharequeue.dagster.lineage import AssetData, topic_assets

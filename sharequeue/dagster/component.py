@@ -13,7 +13,8 @@ import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from pydantic import BaseModel, Field, PrivateAttr, create_model, model_validator
 
-from sharequeue.dagster.assets.accepted import Processing, process
+from sharequeue.dagster.assets.accepted import process
+from sharequeue.dagster.assets.processing import Processing
 from sharequeue.dagster.definitions import share_group_defs
 from sharequeue.dagster.lineage import AssetData, Lineage, topics_of, written_topics
 from sharequeue.dagster.names import NameCollision

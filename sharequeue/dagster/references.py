@@ -37,6 +37,8 @@ _found: dict[str, Path] = {}
 class NoSuchObject(ValueError):
     """A text does not name an object; the message has the reason, and what exists instead."""
 
+    retriable = False
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:

@@ -13,10 +13,8 @@ from typing import Any, NoReturn
 import dagster as dg
 
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG
-from sharequeue.dagster.references import NoSuchObject
-from sharequeue.database.schema_files import SchemaOutdated
-from sharequeue.domain.errors import ShareError, first_line
-from sharequeue.domain.settings import SettingInvalid, SettingMissing
+from sharequeue.domain import final_errors
+from sharequeue.domain.errors import first_line
 
 MAX_RETRIES_TAG = "dagster/max_retries"
 BACKFILL_TAG = "dagster/backfill"
@@ -27,31 +25,12 @@ REASON_CHARACTERS = 200
 OF_ANOTHER_RUN = "none"
 """The value of a tag that a retry has inherited, before it has its own: Dagster cannot remove a tag."""
 
-_NOT_CURED = (NoSuchObject, ImportError, SettingMissing, SchemaOutdated, SettingInvalid)
-_MISSING_IN_WORKER = ("ModuleNotFoundError: ", "ImportError: ")
-
 
 def is_final(error: BaseException) -> bool:
-    """Return whether a retry cannot succeed until something else is changed.
-
-    The causes of an error count too.
-    """
-    if isinstance(error, dg.Failure):
-        return not error.allow_retries
-    if isinstance(error, ShareError):
-        return not error.retriable
-    if isinstance(error, _NOT_CURED):
-        return True
-    # Only a process that has imported Spark can raise these.
-    handler = sys.modules.get("sharequeue.spark.handler")
-    if handler is not None and isinstance(error, handler.PipelineError):
-        return not error.retriable
-    if type(error).__module__.startswith("pyspark.") and any(
-        line.startswith(_MISSING_IN_WORKER) for line in str(error).splitlines()
-    ):
-        return True
-    cause = error.__cause__
-    return cause is not None and is_final(cause)
+    """Return whether a retry of a run cannot succeed until something else is changed."""
+    return final_errors.is_final(
+        error, lambda each: not each.allow_retries if isinstance(each, dg.Failure) else None
+    )
 
 
 def retried_if_useful(work: Callable[..., Any]) -> Callable[..., Any]:

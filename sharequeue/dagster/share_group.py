@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from sharequeue.dagster.launching import Launch
 from sharequeue.dagster.names import GROUP_TAG, QUEUE_TAG, REPLAY_TAG, dagster_name, is_dagster_name
 from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.database import Database
@@ -87,6 +88,10 @@ class RunLimits(dg.Model, dg.Resolvable):
     pool: str | None = Field(
         default="spark",
         description="The concurrency pool of steps that use Spark; the deployment sets its limit. `null`: no pool.",
+    )
+    launch: Launch | None = Field(
+        default=None,
+        description="A Pipes client that starts the driver elsewhere; default: in the run's process.",
     )
 
 
@@ -495,18 +500,6 @@ class ShareGroup(dg.Model, dg.Resolvable):
     def output(self) -> str:
         """The name of its output if its pipeline has none: of the group's id, so that `name` moves no output."""
         return dagster_name(self.group)
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """What `named_pipeline` needs to know of its pipeline, as JSON has it."""
-        to = self.destination
-        return {
-            "name": self.pipeline,
-            "group": self.group,
-            "topics": list(self.topics),
-            "output": self.output,
-            "destination": None if to is None else to.kafka_topic.model_dump(),
-        }
 
     @property
     def run_tags(self) -> dict[str, str]:

@@ -32,6 +32,8 @@ VERSIONED = "migrations/"
 class SchemaOutdated(Exception):
     """The database's schema is not the one that this code needs. Run ``sharequeue migrate``."""
 
+    retriable = False
+
 
 class SchemaNewer(SchemaOutdated):
     """The database's schema is from a newer release than this code."""

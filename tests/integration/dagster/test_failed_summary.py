@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import dagster as dg
 
-from sharequeue.dagster.assets.accepted import Processing
+from sharequeue.dagster.assets.processing import Processing
 from sharequeue.dagster.definitions import share_group_defs
 from sharequeue.dagster.resources import share_group_resources
 from sharequeue.domain.offsets import OffsetSet

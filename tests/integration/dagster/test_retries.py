@@ -21,7 +21,7 @@ from dagster._daemon.auto_run_reexecution.auto_run_reexecution import (
 )
 
 from sharequeue.dagster import share_group_defs, share_group_resources
-from sharequeue.dagster.assets.accepted import Processing
+from sharequeue.dagster.assets.processing import Processing
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG
 from sharequeue.dagster.retries import NOT_RETRIED_TAG
 from sharequeue.domain.errors import BrokerNotAvailable, InvalidConfig

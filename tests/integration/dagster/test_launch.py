@@ -1,0 +1,229 @@
+"""The driver elsewhere: a Pipes client starts it, and Dagster shows the same as for a run in its own process."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Producer
+from dagster_pipes import DAGSTER_PIPES_MESSAGES_ENV_VAR, PipesContext, encode_param
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.cli import command
+from sharequeue.dagster import share_group_defs, share_group_resources
+from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG
+from sharequeue.dagster.retries import NOT_RETRIED_TAG
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
+from sharequeue.kafka.clients import client_config
+from sharequeue.spark.launches import EXTRA
+from sharequeue.state import State
+from tests.fixtures.dagster import share_group
+from tests.fixtures.stack import REPOSITORY, MakeTopic
+from tests.waiting import PATIENCE_S
+
+RECORDS = 20
+
+
+def half(records: DataFrame) -> DataFrame:
+    """Accept even offsets and reject the others."""
+    odd = fn.col("offset") % 2 == 1
+    return records.withColumn("outcome", fn.when(odd, "reject").otherwise("accept"))
+
+
+def broken(records: DataFrame) -> DataFrame:
+    """A handler without outcomes."""
+    return records
+
+
+class Here(dg.PipesClient):
+    """Runs the command in this process, with the session that is there."""
+
+    def __init__(self, *, lost: bool = False) -> None:
+        self.lost = lost
+
+    def run(
+        self, *, context: Any, extras: Any = None, options: Sequence[str] = (), **kwargs: Any
+    ) -> dg.PipesClientCompletedInvocation:
+        """Run `sharequeue run`; with `lost`, its messages do not arrive."""
+        with dg.open_pipes_session(
+            context, dg.PipesTempFileContextInjector(), dg.PipesTempFileMessageReader(), extras
+        ) as session:
+            environment = dict(session.get_bootstrap_env_vars())
+            if self.lost:
+                environment[DAGSTER_PIPES_MESSAGES_ENV_VAR] = encode_param({"path": os.devnull})
+            PipesContext._instance = None
+            done = CliRunner().invoke(command, ["run", *options], env=environment)
+            PipesContext._instance = None
+            if done.exit_code:
+                raise RuntimeError(f"the command ended with {done.exit_code}")
+        return dg.PipesClientCompletedInvocation(session, metadata={"place": "here"})
+
+
+class Killed(dg.PipesClient):
+    """Leases as the driver does, and then ends without a message."""
+
+    def __init__(self, queue: Queue, ends: Callable[[], BaseException]) -> None:
+        self.queue, self.ends, self.leased = queue, ends, 0
+
+    def run(self, *, context: Any, extras: Any = None, **kwargs: Any) -> Any:
+        """Lease what is there."""
+        at = SharePartition(self.queue.group, self.queue.topic, 0)
+        found = self.queue.state.acquire([at], extras[EXTRA]["member_id"], None, RECORDS)
+        self.leased = sum(lease.offsets.count for lease in found.leases)
+        raise self.ends()
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A group with records, and the definitions that launch its runs."""
+
+    group: str
+    topic: str
+    state: State
+
+    def run(
+        self, client: Any, handler: str = "half", arguments: dict[str, Any] | None = None, **config: Any
+    ) -> tuple[bool, dg.DagsterRun, list[dg.EventLogEntry]]:
+        """Let Dagster run the asset `accepted`; return whether it succeeded, the run and its log."""
+        launch = {"client": "elsewhere", "arguments": arguments or {}}
+        queue = share_group(
+            self.group,
+            topics=[self.topic],
+            pipeline=f"{__name__}:{handler}",
+            configs={"share.auto.offset.reset": "earliest"},
+            run={"launch": launch},
+        )
+        defs = dg.Definitions.merge(
+            share_group_defs(queue), share_group_resources(), dg.Definitions(resources={"elsewhere": client})
+        )
+        with dg.DagsterInstance.ephemeral() as instance:
+            done = defs.resolve_job_def(queue.name).execute_in_process(
+                instance=instance,
+                raise_on_error=False,
+                run_config={"ops": {f"{queue.name}_accepted": {"config": config}}},
+                asset_selection=[dg.AssetKey([queue.name, "accepted"])],
+            )
+            run = instance.get_run_by_id(done.run_id)
+            assert run is not None
+            return done.success, run, list(instance.all_logs(done.run_id))
+
+
+@pytest.fixture
+def queue(
+    group: str,
+    make_topic: MakeTopic,
+    settings: Settings,
+    service: str,
+    state: State,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Queue:
+    """Give a group with records; the environment has its servers."""
+    for name, value in (("HOME", settings.home), ("SERVICE_URL", service), ("OUTPUT", tmp_path)):
+        monkeypatch.setenv(f"SHAREQUEUE_{name}", str(value))
+    topic = make_topic(1)
+    producer = Producer(client_config(settings))
+    for at in range(RECORDS):
+        producer.produce(topic, json.dumps(at), partition=0)
+    assert producer.flush(PATIENCE_S) == 0
+    return Queue(group, topic, state)
+
+
+def failure_of(log: Sequence[dg.EventLogEntry]) -> str:
+    """What the step of a failed run says."""
+    (event,) = [
+        entry.dagster_event for entry in log if entry.dagster_event and entry.dagster_event.is_step_failure
+    ]
+    data = event.step_failure_data
+    assert data.error is not None
+    return str(data.error.cause or data.error) + str(data.user_failure_data)
+
+
+def metadata(log: Sequence[dg.EventLogEntry]) -> dict[str, Any]:
+    """The metadata of the materialization in a log."""
+    events = [entry.dagster_event for entry in log if entry.dagster_event]
+    (event,) = [each for each in events if each.event_type_value == "ASSET_MATERIALIZATION"]
+    return {key: value.value for key, value in event.materialization.metadata.items()}
+
+
+@pytest.mark.slow
+def test_a_command_in_a_process_of_its_own_does_the_run(queue: Queue) -> None:
+    """Its figures, its progress, its member and its leases are shown as those of a run in Dagster's process."""
+    client = dg.PipesSubprocessClient(cwd=str(REPOSITORY))
+    arguments = {"command": [sys.executable, "-m", "sharequeue.cli", "run"]}
+    succeeded, run, log = queue.run(client, arguments=arguments)
+    assert succeeded, [entry.user_message for entry in log]
+    shown = metadata(log)
+    assert (shown["accepted_records"], shown["rejected_records"], shown["lag_records"]) == (10, 10, 0)
+    assert shown["dagster/row_count"] == 10
+    assert (shown["member"], bool(run.tags[LEASES_TAG])) == (run.tags[MEMBER_TAG], True)
+    lines = [entry.user_message for entry in log]
+    assert any(line.startswith("round 1: 20 records done") for line in lines)
+    assert not any("sharequeue answers" in line for line in lines)
+
+
+def test_an_error_of_the_driver_is_that_of_the_run(queue: Queue, spark: SparkSession) -> None:
+    """The run fails with the driver's words, and is not retried if a retry cannot help."""
+    succeeded, run, log = queue.run(Here(), "broken")
+    assert not succeeded
+    assert "HandlerError: " in failure_of(log)
+    assert "outcome" in failure_of(log)
+    assert (run.tags["dagster/max_retries"], run.tags[NOT_RETRIED_TAG][:7]) == ("0", "Failure")
+    _, run, log = queue.run(Here(), arguments={"options": ["--max-rounds", "1"]})
+    assert "give its limits in `run` of the defs.yaml" in failure_of(log)
+
+
+def test_what_an_ended_driver_held_is_given_back_only_to_a_cancelled_run(
+    queue: Queue, spark: SparkSession
+) -> None:
+    """A driver without an answer: its run fails and names its leases; the locks decide. One that was cancelled: its
+    records come back at once. Then a run whose messages are lost does the rest, and says that its figures are."""
+    succeeded, run, log = queue.run(Here(), max_records=8, max_rounds=1)
+    assert succeeded
+    shown = metadata(log)
+    assert (shown["leased_records"], shown["place"]) == (8, "here")
+    cancelled = Killed(queue, dg.DagsterExecutionInterruptedError)
+    succeeded, _, log = queue.run(cancelled)
+    assert not succeeded
+    assert "the run was cancelled: its records are released" in failure_of(log)
+    assert cancelled.leased == 12
+    assert not queue.state.figures.leases(queue.group)
+    killed = Killed(queue, lambda: RuntimeError("exit code -9"))
+    succeeded, run, log = queue.run(killed)
+    assert not succeeded
+    assert "ended without an answer (RuntimeError: exit code -9): it had leased 1 lease" in failure_of(log)
+    assert [str(lease.lease_id) for lease in queue.state.figures.leases(queue.group)] == [
+        run.tags[LEASES_TAG]
+    ]
+    queue.state.release_member(queue.group, run.tags[MEMBER_TAG], cancelled=True)
+    succeeded, run, log = queue.run(Here(lost=True))
+    assert succeeded, failure_of(log)
+    shown = metadata(log)
+    assert (shown["leases"], shown["lag_records"], shown["member"]) == (1, 0, run.tags[MEMBER_TAG])
+    assert any("the figures of this run are unknown" in entry.user_message for entry in log)
+    succeeded, run, log = queue.run(Here(lost=True))
+    assert not succeeded
+    assert "it has leased nothing" in failure_of(log)
+
+
+def test_a_launch_that_fits_no_client_fails_before_anything_starts(queue: Queue) -> None:
+    """The resource is no Pipes client, or takes other arguments: it says which, and is not retried."""
+    for client, arguments, expected in (
+        ("text", {}, "the resource 'elsewhere' is of type str: expected a Pipes client"),
+        (dg.PipesSubprocessClient(), {}, "run.launch.arguments: missing a required argument: 'command'"),
+        (dg.PipesSubprocessClient(), {"comand": []}, "those of PipesSubprocessClient.run"),
+    ):
+        succeeded, run, log = queue.run(client, arguments=arguments)
+        assert not succeeded
+        assert expected in failure_of(log)
+        assert run.tags["dagster/max_retries"] == "0"

@@ -1,0 +1,74 @@
+"""A run that Dagster has launched: whose context it is, and messages that do not arrive."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, PipesContext, encode_param
+
+from sharequeue.cli.failures import CommandRefused
+from sharequeue.cli.piped import Piped, opened_pipes
+
+ANOTHERS: dict[str, Any] = {"asset_keys": [], "run_id": "r", "extras": {}}
+
+
+@pytest.fixture(autouse=True)
+def _no_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has one context."""
+    monkeypatch.setattr(PipesContext, "_instance", None)
+
+
+def test_a_command_that_dagster_has_not_launched_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not without a context, and not in that of another program, which has started this one."""
+    monkeypatch.delenv(DAGSTER_PIPES_CONTEXT_ENV_VAR, raising=False)
+    assert opened_pipes(None, shown=False) is None
+    monkeypatch.setenv(DAGSTER_PIPES_CONTEXT_ENV_VAR, encode_param({"data": ANOTHERS}))
+    assert opened_pipes(None, shown=False) is None
+    assert not PipesContext.is_initialized()
+
+
+def test_a_context_in_a_store_needs_a_function_that_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the option; the function must return a context, and that must have an order."""
+    monkeypatch.setenv(DAGSTER_PIPES_CONTEXT_ENV_VAR, encode_param({"bucket": "b", "key": "k"}))
+    with pytest.raises(CommandRefused, match="--pipes MODULE:FUNCTION"):
+        opened_pipes(None, shown=False)
+    module: Any = ModuleType("pipes_of_a_test")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    module.opened = lambda: None
+    assert opened_pipes("pipes_of_a_test:opened", shown=False) is None
+    module.opened = lambda: "text"
+    with pytest.raises(CommandRefused, match="has returned no Pipes context"):
+        opened_pipes("pipes_of_a_test:opened", shown=False)
+    given: Any = object.__new__(PipesContext)
+    module.opened = lambda: given
+    for extras, expected in (
+        ({}, "has no order for a run"),
+        ({"sharequeue": {"member_id": 1}}, "another version of sharequeue"),
+    ):
+        given._data = {"extras": extras}
+        with pytest.raises(CommandRefused, match=expected):
+            opened_pipes("pipes_of_a_test:opened", shown=False)
+
+
+def test_a_run_goes_on_when_nobody_reads_its_messages(capsys: pytest.CaptureFixture[str]) -> None:
+    """It says so once, and shows its progress; an error of the run is still raised."""
+
+    def gone(*given: Any) -> None:
+        raise FileNotFoundError("the folder is gone")
+
+    context: Any = SimpleNamespace(log=SimpleNamespace(log=gone), close=gone)
+    order: Any = SimpleNamespace()
+    with Piped(context, order, shown=True) as piped:
+        piped.log.info("round 1")
+        piped.log.info("100% done")
+        with pytest.raises(KeyError, match="of the run"), piped.failures_reported():
+            raise KeyError("of the run")
+    shown = capsys.readouterr().err.splitlines()
+    assert shown == [
+        "round 1",
+        "Dagster gets no messages of this run, which goes on (the folder is gone)",
+        "100% done",
+    ]
