@@ -5,6 +5,7 @@ What most programs need, by what it is for:
 - where everything is: `Settings`, `Database`;
 - to consume a share group, as with confluent-kafka: `ShareConsumer`;
 - to lease and acknowledge records: `State`, `Membership`, `SharePartition`, `Lease`, `OffsetSet`, `AcknowledgeType`;
+- to read the output of a pipeline without Spark: `output_dataset`;
 - what a group is configured to do: `GroupConfigs`;
 - what is refused, by Kafka's names: `ShareError`.
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
     from sharequeue.groups.configs import GroupConfigs
     from sharequeue.groups.membership import Membership
+    from sharequeue.outputs import output_dataset
     from sharequeue.state import State
 
 __version__ = "1.0.0"
@@ -48,6 +50,7 @@ __all__ = [
     "SharePartition",
     "State",
     "WakeupException",
+    "output_dataset",
 ]
 
 _MODULES = {
@@ -64,6 +67,7 @@ _MODULES = {
     "SharePartition": "domain.values",
     "State": "state",
     "WakeupException": "consumer",
+    "output_dataset": "outputs",
 }
 """Where each name comes from."""
 

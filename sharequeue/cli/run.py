@@ -16,6 +16,7 @@ from sharequeue.cli.options import Finite, settings_options
 from sharequeue.cli.output import Output, answers, flag, nested, number, text
 from sharequeue.cli.piped import Piped, opened_pipes
 from sharequeue.database import Database
+from sharequeue.domain.errors import PipelineError
 from sharequeue.domain.settings import Settings
 from sharequeue.state import State
 
@@ -233,7 +234,7 @@ def pipeline_code(output: Output, stopped: str = "stopped") -> Iterator[None]:
     text `stopped` after Ctrl-C.
     """
     # Imported here: other commands do not need Spark.
-    from sharequeue.spark.handler import PipelineError, unlogged
+    from sharequeue.spark.handler import unlogged
     from sharequeue.spark.job_errors import SPARK_ERRORS, for_user
     from sharequeue.spark.signals import Terminated
 

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from sharequeue.consumer.held_leases import HeldLease
-from sharequeue.deadletters.attempts import filesystem_of
 from sharequeue.domain.errors import ShareError, first_line
 from sharequeue.domain.names import folder_name
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import LeaseOutput
+from sharequeue.outputs.stores import filesystem_of
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

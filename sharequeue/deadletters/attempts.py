@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from sharequeue.deadletters.letters import EXCEPTION_CLASS, EXCEPTION_MESSAGE, EXCEPTION_UNREADABLE
 from sharequeue.domain.values import Attempt
 from sharequeue.kafka.headers import Header, Headers
+from sharequeue.outputs.stores import filesystem_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow import fs
 
 FIRST_ATTEMPT = "sharequeue.attempt.first"
 """When the record was first delivered in an attempt that failed: milliseconds since the epoch."""
@@ -171,18 +171,6 @@ def read_errors(location: str) -> pa.Table | None:
     except (OSError, pa.ArrowException, ValueError) as error:
         _log.warning("dead letters do not have the handler's error: %s cannot be read: %s", location, error)
         return None
-
-
-def filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
-    """Return the filesystem of a location, and the path in it."""
-    # Imported only here: these imports take longer than all others of the command line, and of a consumer.
-    from pyarrow import fs
-
-    if "://" in location or location.startswith("file:"):
-        # Hadoop's name for s3.
-        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(location.replace("s3a://", "s3://", 1))
-        return found
-    return fs.LocalFileSystem(), location
 
 
 def _milliseconds(attempt: Attempt) -> bytes:

@@ -1,4 +1,4 @@
-"""Kafka's errors, by Kafka's names and codes.
+"""Kafka's errors, by Kafka's names and codes, and the base class of the errors of jobs.
 
 One class per error of the Kafka protocol that this project returns, under Kafka's name and number
 (``org.apache.kafka.common.protocol.Errors``), so that an error means the same in SQL, in Python, over HTTP and on
@@ -37,6 +37,13 @@ class ShareError(Exception):
     def __init__(self, message: str | None = None) -> None:
         self.message = message or explanation(type(self))
         super().__init__(self.message)
+
+
+class PipelineError(Exception):
+    """The base class of errors that end a run, a lease, a replay or a compaction, and need a user's action."""
+
+    retriable: ClassVar[bool] = False
+    """Whether the same run may succeed later without any change by the user."""
 
 
 def explanation(error: type[ShareError]) -> str:

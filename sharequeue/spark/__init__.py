@@ -48,15 +48,16 @@ from sharequeue.domain.extras import require
 
 require("spark", "pyspark", "pandas")  # before the imports: the error names the extra to install
 
+from sharequeue.outputs.errors import NoSuchSink, NotFiles, OutputDamaged, OutputNotReachable
 from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable
 from sharequeue.spark.job import Summary
 from sharequeue.spark.leased_records import LeasedRecords, Unacknowledged, lease
 from sharequeue.spark.leasing.crashes import ProcessKilled
 from sharequeue.spark.leasing.group import GroupTaken
 from sharequeue.spark.leasing.renewal import LockLost
-from sharequeue.spark.output.manifest import NoSuchSink, NotFiles, read_output
+from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.output.owners import SinkTaken
-from sharequeue.spark.output.reachable import OutputDamaged, OutputFull, OutputNotReachable
+from sharequeue.spark.output.reachable import OutputFull
 from sharequeue.spark.output.shared_folder import OutputNotShared
 from sharequeue.spark.pipelines import Pipeline, pipeline
 from sharequeue.spark.replays.publishing import PublishReport

@@ -38,6 +38,7 @@ from sharequeue.domain.errors import (
 from sharequeue.domain.names import finite
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.membership import Membership
+from sharequeue.outputs.errors import OutputNotReachable
 from sharequeue.reports.waiting_work import GroupWork, work_of
 from sharequeue.spark.handler import RegistryNotAvailable
 from sharequeue.spark.job import RunBounds, ShareGroupJob
@@ -45,7 +46,6 @@ from sharequeue.spark.job_errors import SPARK_ERRORS, cause_of
 from sharequeue.spark.leasing.crashes import ProcessKilled
 from sharequeue.spark.leasing.group import OpenedGroup
 from sharequeue.spark.leasing.renewal import LockLost
-from sharequeue.spark.output.reachable import OutputNotReachable
 from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.spark.report import FollowReport, RunReport
 from sharequeue.spark.run import run_rounds

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
 
 from pyspark.errors import (
     AnalysisException,
@@ -32,7 +31,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from sharequeue.domain.errors import first_line
+from sharequeue.domain.errors import PipelineError, first_line
 from sharequeue.domain.values import AcknowledgeType
 from sharequeue.spark.nested_parts import parts_of
 from sharequeue.spark.signals import Terminated
@@ -74,13 +73,6 @@ KEPT_AS_GIVEN = "every row must pass on topic, partition, offset and lease_id of
 """The expectation that errors name for rows that break the contract."""
 
 Handler = Callable[[DataFrame], DataFrame]
-
-
-class PipelineError(Exception):
-    """The base class of errors that end a run, a lease, a replay or a compaction, and need a user's action."""
-
-    retriable: ClassVar[bool] = False
-    """Whether the same run may succeed later without any change by the user."""
 
 
 class HandlerError(PipelineError):

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from sharequeue.domain.errors import first_line
-from sharequeue.spark.handler import PipelineError
+from sharequeue.domain.errors import PipelineError, first_line
 
 __all__ = [
     "SPARK_ERRORS",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sharequeue.spark.handler import PipelineError
+from sharequeue.domain.errors import PipelineError
 from sharequeue.spark.pipelines import Pipeline, pipeline
 from sharequeue.spark.sinks.kafka.topic import KafkaTopic
 

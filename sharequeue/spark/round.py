@@ -32,6 +32,7 @@ from sharequeue.domain.values import (
     SharePartition,
 )
 from sharequeue.kafka.topics import TopicInfo
+from sharequeue.outputs.errors import named_leases
 from sharequeue.spark.isolated_jobs import EndedJobs, IsolatedJobs, SparkJob, apart, parts_each
 from sharequeue.spark.kept_records import NOTHING_KEPT, KeptReads, call_keeping, kept_in
 from sharequeue.spark.leasing.group import refuse_replaced
@@ -50,7 +51,7 @@ from sharequeue.spark.outcomes.outcomes import (
     read_back,
     refuse_other_partitions,
 )
-from sharequeue.spark.output.damaged import named_leases, reads_what_it_wrote
+from sharequeue.spark.output.damaged import reads_what_it_wrote
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import no_files, remove_lease
 from sharequeue.spark.output.lease_files import WrittenFiles, rejected

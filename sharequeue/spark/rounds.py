@@ -23,13 +23,13 @@ from contextlib import suppress
 from pyspark.util import InheritableThread
 
 from sharequeue.domain.errors import BrokerNotAvailable, InvalidTimestamp
+from sharequeue.outputs.errors import OutputNotReachable
 from sharequeue.spark.dead_letters import WrittenAtEnd, make_room
 from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable
 from sharequeue.spark.isolated_jobs import IsolatedJobs
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
 from sharequeue.spark.open_run import OpenRun
 from sharequeue.spark.output.owners import SinkTaken
-from sharequeue.spark.output.reachable import OutputNotReachable
 from sharequeue.spark.report import RoundReport
 from sharequeue.spark.round import Round
 from sharequeue.spark.signals import deferred, forget_interrupted_call

@@ -21,10 +21,10 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from sharequeue.domain.errors import PipelineError
 from sharequeue.domain.java import launchers_home
 from sharequeue.domain.settings import Settings, jar_sets
 from sharequeue.domain.settings.jar_sets import JarSetMissing, fetch_command, folder_of
-from sharequeue.spark.handler import PipelineError
 from sharequeue.spark.signals import kept_handlers
 from sharequeue.spark.waits import named_wait
 

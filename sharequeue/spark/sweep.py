@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
+from sharequeue.outputs.manifest import ELSEWHERE, PENDING
 from sharequeue.spark.handler import LEASE
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.kept_records import sweep_kept
 from sharequeue.spark.output.compaction import sweep_compactions
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import SinkNames, is_kept, is_ours, lease_in, remove_lease, sink_root
-from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
 from sharequeue.spark.output.owners import refuse_taken
 from sharequeue.spark.table import Removed
 from sharequeue.state import State

@@ -20,7 +20,8 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import optional_jars
 from sharequeue.local.stack import StackInfo
-from sharequeue.spark.output.manifest import read_manifest, read_output
+from sharequeue.outputs.manifest import read_manifest
+from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State

@@ -16,10 +16,11 @@ from pyspark.sql import functions as fn
 
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
+from sharequeue.outputs.manifest import read_manifest
 from sharequeue.spark import OutputFull, OutputNotReachable, Summary
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leased_records import lease
-from sharequeue.spark.output.manifest import read_manifest, read_output
+from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State

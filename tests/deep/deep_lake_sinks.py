@@ -15,7 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.domain.settings import Settings
-from sharequeue.spark.output.manifest import PENDING, NotFiles, read_output
+from sharequeue.outputs.errors import NotFiles
+from sharequeue.outputs.manifest import PENDING
+from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.sinks import iceberg
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.transfers import Step, TableTransfers

@@ -17,12 +17,13 @@ from sharequeue.database import Database
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
+from sharequeue.outputs.manifest import read_manifest
 from sharequeue.spark import OutputFull, OutputNotReachable, ParquetByLease, PostgresTable, Summary, pipeline
 from sharequeue.spark import round as round_module
 from sharequeue.spark import run as spark_run
 from sharequeue.spark.output.compaction import compact, sweep_compactions
 from sharequeue.spark.output.files import Files
-from sharequeue.spark.output.manifest import read_manifest, read_output
+from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.pipelines import Pipeline
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sweep import sweep_outputs

@@ -17,7 +17,7 @@ from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
-from sharequeue.spark.output.manifest import read_manifest
+from sharequeue.outputs.manifest import read_manifest
 from sharequeue.state import State
 
 RECORDS, PARTITIONS = 600, 2

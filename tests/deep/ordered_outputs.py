@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
 from sharequeue.local import optional_jars
-from sharequeue.spark.output.manifest import PENDING, read_manifest
+from sharequeue.outputs.manifest import PENDING, read_manifest
 from sharequeue.state import State
 from tests.fixtures.stack import say
 from tests.ordered_journal import History

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sharequeue.domain.errors import first_line
+from sharequeue.domain.errors import PipelineError, first_line
 from sharequeue.domain.names import listed, plural
 from sharequeue.domain.values import Lease
-from sharequeue.spark.handler import PipelineError
 from sharequeue.spark.job_errors import SPARK_ERRORS, cause_of, killed_by
 
 WHAT_TO_CHECK = (

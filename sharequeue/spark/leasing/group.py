@@ -19,7 +19,7 @@ from datetime import UTC
 from pyspark.sql import SparkSession
 
 from sharequeue.database import Database
-from sharequeue.domain.errors import UnknownTopicId
+from sharequeue.domain.errors import PipelineError, UnknownTopicId
 from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.domain.names import plural
 from sharequeue.domain.settings import Settings
@@ -27,7 +27,6 @@ from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import TopicInfo, Topics
-from sharequeue.spark.handler import PipelineError
 from sharequeue.spark.leasing.renewal import LeasingMember
 from sharequeue.spark.session import refuse_connect, spark_session
 from sharequeue.spark.waits import named_wait

@@ -19,15 +19,16 @@ from sharequeue.domain.errors import (
     BrokerNotAvailable,
     InvalidTimestamp,
     OffsetOutOfRange,
+    PipelineError,
     ShareError,
     UnknownTopicId,
 )
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import Lease, SharePartition
-from sharequeue.spark.handler import PipelineError, RegistryNotAvailable
+from sharequeue.outputs.errors import OutputNotReachable
+from sharequeue.spark.handler import RegistryNotAvailable
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.crashes import reason_for_letters
-from sharequeue.spark.output.reachable import OutputNotReachable
 from sharequeue.spark.output.shared_folder import OutputNotShared
 from sharequeue.spark.signals import deferred, forget_interrupted_call
 from sharequeue.spark.spark_jobs import Jobs

@@ -19,9 +19,10 @@ from pyspark.sql.types import StringType
 
 from sharequeue.domain.settings.addresses import located
 from sharequeue.domain.values import Lease
+from sharequeue.outputs.errors import named_leases
 from sharequeue.spark.handler import KEY_HASH, OUTCOMES, RELEASE, HandlerError, kept_columns, with_outcomes
 from sharequeue.spark.outcomes.outcomes import SeenOutcomes, refuse_other_partitions, seen_in
-from sharequeue.spark.output.damaged import named_leases, reads_what_it_wrote
+from sharequeue.spark.output.damaged import reads_what_it_wrote
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import folder_name
 from sharequeue.spark.output.parquet import read_parquet

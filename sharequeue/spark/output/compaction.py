@@ -19,12 +19,14 @@ from uuid import UUID, uuid4
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.errors import PipelineError
 from sharequeue.domain.settings import Settings
-from sharequeue.spark.handler import ACCEPT, LEASE, PipelineError
+from sharequeue.outputs.manifest import read_manifest
+from sharequeue.spark.handler import ACCEPT, LEASE
 from sharequeue.spark.output.damaged import reads_what_counts
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import is_ours, remove_lease, sink_root
-from sharequeue.spark.output.manifest import read_counted, read_manifest
+from sharequeue.spark.output.manifest import read_counted
 from sharequeue.spark.output.owners import refuse_other_database
 from sharequeue.spark.output.shared_folder import Counted, all_read_back
 from sharequeue.spark.table import Removed

@@ -7,16 +7,17 @@ what to do. No record is the cause.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from sharequeue.domain.errors import first_line
+from sharequeue.outputs.errors import OutputDamaged, damaged, named_leases
 from sharequeue.spark.handler import LEASE
 from sharequeue.spark.output.folders import lease_in
-from sharequeue.spark.output.reachable import OutputDamaged, whole_text
+from sharequeue.spark.output.reachable import whole_text
 from sharequeue.spark.output.shared_folder import OutputNotShared
 
 _DAMAGED = (
@@ -31,7 +32,6 @@ _DAMAGED = (
 """Parts of the errors of Spark and Parquet for a file that is missing or not a Parquet file."""
 _NOT_DAMAGED = "PARQUET_COLUMN_DATA_TYPE_MISMATCH"
 _LEASE_OF = re.compile(rf"/{LEASE}=-?(\d+)$")
-MOST_NAMED = 10
 MOST_SAID = 500
 """The most characters of Spark's own error in a message."""
 
@@ -83,12 +83,7 @@ def refuse_emptied(folders: Sequence[str], files: Sequence[str]) -> None:
 
 def lost(folders: Sequence[str], reason: str) -> OutputDamaged:
     """Return the error for folders that count, and of which files are missing."""
-    return OutputDamaged(
-        f"files that count are missing or cannot be read: {named_folders(folders)}. Somebody has removed or changed "
-        "them. Nothing else was changed. Restore the folder from a backup, or create its rows again with a replay "
-        "of the time or the offsets: its records were acknowledged, and are not delivered again. The error: "
-        f"{reason}"
-    )
+    return damaged(named_folders(folders), reason)
 
 
 def is_damage(error: Exception, folders: Sequence[str]) -> bool:
@@ -99,13 +94,6 @@ def is_damage(error: Exception, folders: Sequence[str]) -> bool:
     if isinstance(error, pa.ArrowInvalid | FileNotFoundError):
         return True
     return _NOT_DAMAGED not in text and any(word in text for word in _DAMAGED)
-
-
-def named_leases(lease_ids: Collection[int]) -> str:
-    """Return a text such as: lease 7, or: leases 3, 4, 9 …"""
-    some = ", ".join(map(str, sorted(lease_ids)[:MOST_NAMED]))
-    more = " …" if len(lease_ids) > MOST_NAMED else ""
-    return f"lease{'s' if len(lease_ids) > 1 else ''} {some}{more}"
 
 
 def _gone(folders: Sequence[str], whose: str, error: Exception) -> OutputDamaged:

@@ -1,8 +1,6 @@
-"""The manifest: the folders of a sink that count, and their contents.
+"""The contents of the folders of a sink that count, as a DataFrame of Spark.
 
-Readers use the manifest that Postgres keeps (`State.outputs`), never a listing of folders: a folder counts once the
-acknowledgement of its lease has committed. A sink that is not a folder also has rows in the manifest; their location
-begins with ELSEWHERE.
+Which folders count is in `sharequeue.outputs.manifest`.
 """
 
 from __future__ import annotations
@@ -14,52 +12,19 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sharequeue.domain.names import nearest
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import OutputRow
-from sharequeue.spark.handler import LEASE, PipelineError
-from sharequeue.spark.output.damaged import named_leases, reads_what_counts, refuse_emptied
+from sharequeue.outputs.errors import OutputDamaged, named_leases
+from sharequeue.outputs.manifest import PENDING, leases_by_folder
+from sharequeue.spark.handler import LEASE
+from sharequeue.spark.output.damaged import reads_what_counts, refuse_emptied
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import SinkNames, sink_root
 from sharequeue.spark.output.parquet import read_parquet
-from sharequeue.spark.output.reachable import OutputDamaged
 from sharequeue.state import State
 
 _FOLDER = re.compile(rf"/(leases=[^/]+/{LEASE}=-?\d+|compacted=[^/]+)$")
 _DATA_FILE = re.compile(rf"/(leases=[^/]+/{LEASE}=-?\d+|compacted=[^/]+)/[^_./][^/]*")
-ELSEWHERE = "sink:"
-"""The beginning of a location in the manifest that is not a folder."""
-PENDING = f"{ELSEWHERE}pending:"
-"""The beginning of a location whose rows are in the folder that follows, and are transferred from there to a table or
-a topic. The state's functions use it, too.
-"""
-
-
-class NotFiles(PipelineError):
-    """The rows that a sink's manifest counts are not in files; the message names the location."""
-
-
-class NoSuchSink(PipelineError):
-    """Nothing was ever acknowledged with an output of this sink; the message names the existing sinks."""
-
-
-def read_manifest(state: State, group: str, sink: str) -> tuple[str, ...]:
-    """Return the folders of a sink that count: the acknowledgements of their leases have committed.
-
-    Raises NotFiles when the sink's rows are not in files.
-    """
-    folders = dict.fromkeys(row.location for row in state.outputs.counted(group, sink) if row.records)
-    elsewhere = [folder for folder in folders if folder.startswith(ELSEWHERE)]
-    if waiting := [folder for folder in elsewhere if folder.startswith(PENDING)]:
-        raise NotFiles(
-            f"the output of {sink} goes on from files to a table or a topic; the rows of {len(waiting)} folders wait "
-            "for the next round or run"
-        )
-    if elsewhere:
-        raise NotFiles(
-            f"the output of {sink} is not in files: it was written to {elsewhere[0].removeprefix(ELSEWHERE)}"
-        )
-    return tuple(folders)
 
 
 def read_output(
@@ -78,12 +43,8 @@ def read_output(
     ColumnChanged for a column with incompatible types, OutputDamaged for a missing folder, and NoSuchSink for a sink
     that never had an output, unless it is one of those `known` to exist.
     """
-    folders = read_manifest(state, group, sink)
+    folders = tuple(leases_by_folder(state, group, sink, known=known))
     if not folders:
-        if sink not in known and sink not in (there := state.outputs.sinks(group)):
-            raise NoSuchSink(
-                f"group {group} has no output of a sink {sink!r}. {nearest(sink, [*there, *known], 'sinks')}"
-            )
         return spark.createDataFrame([], schema or StructType([]))
     return read_counted(spark, folders, schema)
 

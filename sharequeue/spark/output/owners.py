@@ -18,11 +18,11 @@ from uuid import UUID
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
+from sharequeue.domain.errors import PipelineError
 from sharequeue.domain.settings import Settings
-from sharequeue.spark.handler import PipelineError
+from sharequeue.outputs.errors import OutputDamaged
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import SinkNames, sink_root
-from sharequeue.spark.output.reachable import OutputDamaged
 from sharequeue.state import State
 
 _MARKS = "_state"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import types as sql
 
-from sharequeue.spark.handler import PipelineError
+from sharequeue.outputs.errors import changed
 from sharequeue.spark.output.files import literal
 
 _WHOLE = (sql.ByteType, sql.ShortType, sql.IntegerType, sql.LongType)
@@ -20,10 +20,6 @@ _WIDER: dict[tuple[type[sql.DataType], type[sql.DataType]], type[sql.DataType]] 
     **{(narrow, sql.DoubleType): sql.DoubleType for narrow in (*_WHOLE[:3], sql.FloatType)},
     (sql.DateType, sql.TimestampNTZType): sql.TimestampNTZType,
 }
-
-
-class ColumnChanged(PipelineError):
-    """A column has incompatible types in different folders; the message names it."""
 
 
 def read_parquet(
@@ -64,11 +60,7 @@ def together(shapes: Sequence[sql.StructType]) -> sql.StructType:
             one, other = kinds.get(field.name, field.dataType), field.dataType
             held = wider(one, other)
             if held is None:
-                raise ColumnChanged(
-                    f"column {field.name} is {one.simpleString()} in some folders and {other.simpleString()} in "
-                    "others: name the columns that you want with their types (`schema`), or read the folders "
-                    "separately"
-                )
+                raise changed(field.name, one.simpleString(), other.simpleString())
             kinds[field.name] = held
     return sql.StructType([sql.StructField(name, kind) for name, kind in kinds.items()])
 

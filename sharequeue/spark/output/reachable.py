@@ -21,7 +21,7 @@ from uuid import uuid4
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from sharequeue.domain.errors import first_line
-from sharequeue.spark.handler import PipelineError
+from sharequeue.outputs.errors import OutputNotReachable
 
 FEW_TRIES = {
     "fs.s3a.attempts.maximum": "1",
@@ -78,20 +78,8 @@ _CAUSES = (
 )
 
 
-class OutputNotReachable(PipelineError):
-    """The output cannot be written to; the message has the reason and what to do. Nothing was leased, or the leases
-    have been given back.
-    """
-
-    retriable = True
-
-
 class OutputFull(OutputNotReachable):
     """The output has no space left. Nothing of the round was acknowledged, and it costs no record a delivery."""
-
-
-class OutputDamaged(OutputNotReachable):
-    """Files of an output are missing, or can no longer be read; the message names the leases."""
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.errors import PipelineError
 from sharequeue.domain.settings import Settings
-from sharequeue.spark.handler import PipelineError
 from sharequeue.spark.output.files import Files
 
 COUNTED_SECONDS = 60.0

@@ -28,9 +28,10 @@ from sharequeue.domain.errors import (
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import Delivery, Lease, SharePartition
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, is_same
+from sharequeue.outputs.manifest import ELSEWHERE
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.offset_sets import reduce_to_offset_sets
-from sharequeue.spark.output.manifest import ELSEWHERE, read_counted
+from sharequeue.spark.output.manifest import read_counted
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import TopicSource
 from sharequeue.spark.replays.selection import TimeWindow

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from sharequeue.domain.values import Lease
+from sharequeue.outputs.manifest import ELSEWHERE
 from sharequeue.spark.output.files import literal
-from sharequeue.spark.output.manifest import ELSEWHERE
 from sharequeue.spark.sinks.interface import AcceptedRows, OpenSink, Sink, SinkContext
 
 WriteLease = Callable[[DataFrame, Lease], None]

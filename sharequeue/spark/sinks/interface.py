@@ -24,11 +24,11 @@ from typing import ClassVar, Literal, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.errors import InvalidRequest, PipelineError
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Lease
-from sharequeue.spark.handler import KEPT_COLUMNS, KEY_HASH, RESULT_NAMES, PipelineError
+from sharequeue.spark.handler import KEPT_COLUMNS, KEY_HASH, RESULT_NAMES
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.state import State

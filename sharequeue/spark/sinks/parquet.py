@@ -17,9 +17,10 @@ from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.settings.addresses import is_uri
 from sharequeue.domain.values import OutputRow
+from sharequeue.outputs.manifest import ELSEWHERE
 from sharequeue.spark.output.compaction import CompactionFailed, NewFolder, write_folder
 from sharequeue.spark.output.folders import SinkNames, sink_root
-from sharequeue.spark.output.manifest import ELSEWHERE, read_counted
+from sharequeue.spark.output.manifest import read_counted
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.sinks.interface import (
     AT,

@@ -34,11 +34,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.domain.errors import ShareError
 from sharequeue.domain.values import Transfer
+from sharequeue.outputs.errors import ColumnChanged
+from sharequeue.outputs.manifest import ELSEWHERE, PENDING
 from sharequeue.spark.output.damaged import lost, reads_what_counts
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import remove_lease
-from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
-from sharequeue.spark.output.parquet import ColumnChanged, read_parquet
+from sharequeue.spark.output.parquet import read_parquet
 from sharequeue.spark.sinks.columns import Shape, as_table, by_name, unfit_rejected
 from sharequeue.spark.sinks.interface import AcceptedRows, OpenSink, SinkContext, SinkRefused, SinkStep
 from sharequeue.spark.waits import named_wait

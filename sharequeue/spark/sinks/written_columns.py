@@ -16,10 +16,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from sharequeue.outputs.errors import ColumnChanged
+from sharequeue.outputs.manifest import ELSEWHERE, PENDING
 from sharequeue.spark.handler import KEY_HASH, RESULT_NAMES
 from sharequeue.spark.output.folders import SinkNames
-from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
-from sharequeue.spark.output.parquet import ColumnChanged, nullable, read_parquet, together, wider
+from sharequeue.spark.output.parquet import nullable, read_parquet, together, wider
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.state import State
 

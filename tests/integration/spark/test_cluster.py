@@ -17,7 +17,7 @@ from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.spark.output.manifest import read_manifest
+from sharequeue.outputs.manifest import read_manifest
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.postgres.sink import PostgresTable
 from sharequeue.state import State

@@ -18,9 +18,10 @@ from pyspark.sql import functions as fn
 from sharequeue.cli import command
 from sharequeue.domain.errors import InvalidRequest, ShareError
 from sharequeue.domain.settings import Settings
+from sharequeue.outputs.manifest import read_manifest
 from sharequeue.spark.job import Summary
 from sharequeue.spark.output.compaction import Step, compact, sweep_compactions
-from sharequeue.spark.output.manifest import read_manifest, read_output
+from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of

@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.domain.settings import Settings
+from sharequeue.outputs.errors import ColumnChanged
 from sharequeue.spark import lease, session, spark_session
 from sharequeue.spark.handler import HandlerError, with_outcomes
 from sharequeue.spark.output.manifest import read_output
-from sharequeue.spark.output.parquet import ColumnChanged, read_parquet
+from sharequeue.spark.output.parquet import read_parquet
 from sharequeue.spark.output.shared_folder import OutputNotShared, refuse_unshared
 from sharequeue.spark.row_handlers import Release, by_row
 from sharequeue.spark.session import SparkNotReady

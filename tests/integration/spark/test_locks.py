@@ -20,10 +20,11 @@ from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Acknowledged, AcknowledgeType, LeaseOutput, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
+from sharequeue.outputs.manifest import read_manifest
 from sharequeue.spark.handler import LEASE
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.output.folders import new_folder
-from sharequeue.spark.output.manifest import read_manifest, read_output
+from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import Progress
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State, locks

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.domain.settings import Settings
+from sharequeue.outputs.manifest import read_manifest
 from sharequeue.spark import OutputDamaged, OutputNotReachable, read_output
 from sharequeue.spark import round as round_module
 from sharequeue.spark.job import ShareGroupJob, Summary
@@ -20,7 +21,6 @@ from sharequeue.spark.leased_records import lease
 from sharequeue.spark.outcomes.outcomes import read_back
 from sharequeue.spark.output.compaction import compact
 from sharequeue.spark.output.files import Files
-from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic

@@ -19,7 +19,9 @@ from sharequeue.domain.errors import InvalidRecordState
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import AcknowledgeType, SharePartition
-from sharequeue.spark.output.manifest import NotFiles, read_manifest, read_output
+from sharequeue.outputs.errors import NotFiles
+from sharequeue.outputs.manifest import read_manifest
+from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.postgres.copy import Copier
 from sharequeue.spark.sinks.postgres.move import StagingLost

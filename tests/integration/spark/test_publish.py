@@ -20,9 +20,10 @@ from sharequeue.domain.errors import InvalidRequest, UnknownTopicId
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
+from sharequeue.outputs.manifest import read_manifest
 from sharequeue.spark import PublishReport, Summary, pipeline
 from sharequeue.spark.output.compaction import compact, sweep_compactions, write_folder
-from sharequeue.spark.output.manifest import read_manifest, read_output
+from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.pipelines import Pipeline
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sinks.postgres.sink import PostgresTable

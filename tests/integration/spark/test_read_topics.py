@@ -28,8 +28,8 @@ from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
+from sharequeue.outputs.manifest import read_manifest
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.plan import Scan, Segment
 from sharequeue.spark.reading.source import TopicSource

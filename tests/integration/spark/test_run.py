@@ -14,8 +14,9 @@ from pyspark.sql import functions as fn
 
 from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import Topics
+from sharequeue.outputs.manifest import read_manifest
 from sharequeue.spark.job import ShareGroupJob, Summary
-from sharequeue.spark.output.manifest import read_manifest, read_output
+from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import Progress
 from sharequeue.state import State
 from tests import single

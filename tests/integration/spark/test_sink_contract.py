@@ -17,6 +17,7 @@ from sharequeue.domain.errors import InvalidRecordState, InvalidRequest
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Lease
+from sharequeue.outputs.manifest import PENDING
 from sharequeue.spark import (
     AtLeastOnce,
     DeltaTable,
@@ -29,7 +30,6 @@ from sharequeue.spark import (
     read_output,
 )
 from sharequeue.spark.output.folders import SinkNames
-from sharequeue.spark.output.manifest import PENDING
 from sharequeue.spark.sinks.interface import Sink, Stored
 from sharequeue.spark.sinks.transfers import Step
 from sharequeue.spark.sweep import sweep_outputs

@@ -20,13 +20,15 @@ from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.kafka.topics import Topics
+from sharequeue.outputs.errors import NoSuchSink
+from sharequeue.outputs.manifest import read_manifest
 from sharequeue.spark.handler import with_outcomes
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.compaction import compact, sweep_compactions
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import is_ours
 from sharequeue.spark.output.lease_files import LeaseFiles
-from sharequeue.spark.output.manifest import NoSuchSink, missing_outputs, read_manifest, read_output
+from sharequeue.spark.output.manifest import missing_outputs, read_output
 from sharequeue.spark.output.owners import SinkTaken
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.sweep import sweep_outputs

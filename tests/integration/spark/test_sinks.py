@@ -15,11 +15,13 @@ from sharequeue.domain.errors import InvalidRecordState
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Lease
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.outputs.errors import NotFiles
+from sharequeue.outputs.manifest import read_manifest
 from sharequeue.spark.handler import HandlerError, MostFailed
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing import budget
 from sharequeue.spark.outcomes import most_failed
-from sharequeue.spark.output.manifest import NotFiles, read_manifest, read_output
+from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sweep import sweep_outputs

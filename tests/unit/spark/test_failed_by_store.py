@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sharequeue.spark.output.reachable import OutputFull, OutputNotReachable, failed_by_store
+from sharequeue.outputs.errors import OutputNotReachable
+from sharequeue.spark.output.reachable import OutputFull, failed_by_store
 
 LOST = "Job aborted due to stage failure: Task 0 in stage 1.0 failed: java.io.IOException: "
 

@@ -23,7 +23,7 @@ from sharequeue.domain.values import Transfer
 from sharequeue.kafka.clients import portable_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import DENIED, MarkerGroup, is_passing
-from sharequeue.spark.output.manifest import ELSEWHERE
+from sharequeue.outputs.manifest import ELSEWHERE
 from sharequeue.spark.sinks.kafka.sending import Names, found_markers, problem_of, sent_through
 from sharequeue.state import State
 

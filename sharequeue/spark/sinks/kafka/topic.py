@@ -35,12 +35,12 @@ from sharequeue.kafka.transactions import (
     MOST_BATCH_BYTES,
     MarkerGroup,
 )
+from sharequeue.outputs.errors import OutputDamaged
+from sharequeue.outputs.manifest import PENDING
 from sharequeue.spark.output.damaged import reads_what_counts
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames
-from sharequeue.spark.output.manifest import PENDING
 from sharequeue.spark.output.parquet import read_parquet
-from sharequeue.spark.output.reachable import OutputDamaged
 from sharequeue.spark.sinks.interface import (
     AcceptedRows,
     OpenSink,

@@ -32,11 +32,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.names import listed
 from sharequeue.domain.settings import Settings
+from sharequeue.outputs.manifest import ELSEWHERE
 from sharequeue.spark.leasing.crashes import reason_for_letters
 from sharequeue.spark.outcomes.acknowledging import RowsRefused, acknowledging_transaction
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames
-from sharequeue.spark.output.manifest import ELSEWHERE
 from sharequeue.spark.signals import deferred
 from sharequeue.spark.sinks.columns import in_table
 from sharequeue.spark.sinks.interface import (

@@ -1,0 +1,85 @@
+"""The columns of Parquet files that Spark wrote, as Arrow types, and those of several files together.
+
+The rules are those of Spark's readers (`sharequeue.spark.output.parquet`): a column may be missing in some files, a
+number may be wider in others, and everything else is a different column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from sharequeue.outputs.errors import changed
+
+_WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_WIDER: dict[tuple[pa.DataType, pa.DataType], pa.DataType] = {
+    **{(narrow, wide): wide for at, narrow in enumerate(_WHOLE) for wide in _WHOLE[at + 1 :]},
+    **{(narrow, pa.float64()): pa.float64() for narrow in (*_WHOLE[:3], pa.float32())},
+    (pa.date32(), pa.timestamp("us")): pa.timestamp("us"),
+}
+_MOST_DIGITS = 38
+
+
+def read_columns(store: fs.FileSystem, file: str) -> pa.Schema:
+    """Return the columns of a Parquet file, with their names and types only."""
+    with store.open_input_file(file) as opened:
+        found = pq.ParquetFile(opened).schema_arrow
+    return pa.schema([(field.name, _read_as(field.type)) for field in found])
+
+
+def _read_as(kind: pa.DataType) -> pa.DataType:
+    """Return the type as which a column is read. Spark writes a point in time as INT96, which Arrow takes for
+    nanoseconds without a time zone; a time without a zone, and a point in time as INT64, are microseconds.
+    """
+    if kind == pa.timestamp("ns"):
+        return pa.timestamp("us", "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _read_as(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_read_as(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_read_as(kind.key_type), _read_as(kind.item_type))
+    return kind
+
+
+def together(shapes: Sequence[pa.Schema]) -> pa.Schema:
+    """Return all columns of these, each with the type that can hold all values. Raises ColumnChanged."""
+    kinds: dict[str, pa.DataType] = {}
+    for shape in dict.fromkeys(shapes):
+        for field in shape:
+            one = kinds.get(field.name, field.type)
+            held = wider(one, field.type)
+            if held is None:
+                raise changed(field.name, str(one), str(field.type))
+            kinds[field.name] = held
+    return pa.schema(kinds.items())
+
+
+def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the type that can hold both; None when there is none."""
+    if one == other:
+        return one
+    if pa.types.is_decimal(one) and pa.types.is_decimal(other):
+        scale = max(one.scale, other.scale)
+        digits = max(one.precision - one.scale, other.precision - other.scale)
+        return pa.decimal128(digits + scale, scale) if digits + scale <= _MOST_DIGITS else None
+    if pa.types.is_null(one) or pa.types.is_null(other):
+        return other if pa.types.is_null(one) else one
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        return _struct(one, other)
+    return _WIDER.get((one, other)) or _WIDER.get((other, one))
+
+
+def _struct(one: pa.StructType, other: pa.StructType) -> pa.StructType | None:
+    """Return the fields of both: a nested field may have been added, but not widened."""
+    fields = {field.name: field.type for field in one}
+    for field in other:
+        known = fields.setdefault(field.name, field.type)
+        inner = wider(known, field.type) if pa.types.is_struct(known) else known
+        if inner is None or (inner == known and known != field.type):
+            return None
+        fields[field.name] = inner
+    return pa.struct(fields.items())

@@ -1,0 +1,58 @@
+"""The manifest: the folders of a sink that count.
+
+Readers use the manifest that Postgres keeps (`State.outputs`), never a listing of folders: a folder counts once the
+acknowledgement of its lease has committed. A sink that is not a folder also has rows in the manifest; their location
+begins with ELSEWHERE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sharequeue.domain.names import nearest
+from sharequeue.outputs.errors import NoSuchSink, NotFiles
+from sharequeue.state import State
+
+ELSEWHERE = "sink:"
+"""The beginning of a location in the manifest that is not a folder."""
+PENDING = f"{ELSEWHERE}pending:"
+"""The beginning of a location whose rows are in the folder that follows, and are transferred from there to a table or
+a topic. The state's functions use it, too.
+"""
+
+
+def read_manifest(state: State, group: str, sink: str) -> tuple[str, ...]:
+    """Return the folders of a sink that count: the acknowledgements of their leases have committed.
+
+    Raises NotFiles when the sink's rows are not in files.
+    """
+    return tuple(leases_by_folder(state, group, sink))
+
+
+def leases_by_folder(
+    state: State, group: str, sink: str, *, known: Collection[str] | None = None
+) -> dict[str, list[int]]:
+    """Return the same, with the leases of each folder. With `known`, the sinks that exist without an output, it
+    raises NoSuchSink for a sink that is not one of them and never had one.
+    """
+    folders: dict[str, list[int]] = {}
+    for row in state.outputs.counted(group, sink):
+        if row.records:
+            folders.setdefault(row.location, []).append(row.lease_id)
+    elsewhere = [folder for folder in folders if folder.startswith(ELSEWHERE)]
+    if waiting := [folder for folder in elsewhere if folder.startswith(PENDING)]:
+        raise NotFiles(
+            f"the output of {sink} goes on from files to a table or a topic; the rows of {len(waiting)} folders wait "
+            "for the next round or run"
+        )
+    if elsewhere:
+        raise NotFiles(
+            f"the output of {sink} is not in files: it was written to {elsewhere[0].removeprefix(ELSEWHERE)}"
+        )
+    if not folders and known is not None and sink not in known:
+        there = state.outputs.sinks(group)
+        if sink not in there:
+            raise NoSuchSink(
+                f"group {group} has no output of a sink {sink!r}. {nearest(sink, [*there, *known], 'sinks')}"
+            )
+    return folders

@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.outputs` against real servers."""

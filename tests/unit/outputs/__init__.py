@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.outputs` that need no server."""
