@@ -4,8 +4,8 @@ For a code location:
 
 - a queue: `ShareGroupComponent` in a `defs.yaml`; or, without YAML, `share_group_defs` of a `ShareGroup`, and
   `topic_assets` of several;
-- the resources of its definitions: `SettingsResource`, `StateResource`, `SparkResource`, which
-  `share_group_resources` returns together;
+- the resources of its definitions: `SettingsResource`, `StateResource`, `SparkResource`, and `OutputIOManager`, which
+  loads an output for an asset downstream; `share_group_resources` returns them together;
 - to change a run or the appearance of assets: `Processing`, the argument of `ShareGroupComponent.execute`, and
   `AssetData`.
 
@@ -19,19 +19,21 @@ require("dagster", "dagster", "great_expectations")
 from sharequeue.dagster.assets.processing import Processing
 from sharequeue.dagster.component import ShareGroupComponent
 from sharequeue.dagster.definitions import share_group_defs
+from sharequeue.dagster.io_manager import OutputIOManager
 from sharequeue.dagster.lineage import AssetData, topic_assets
+from sharequeue.dagster.location import share_group_resources
 from sharequeue.dagster.names import NameCollision
 from sharequeue.dagster.resources import (
     SettingsResource,
     SparkResource,
     StateResource,
-    share_group_resources,
 )
 from sharequeue.dagster.share_group import ShareGroup
 
 __all__ = [
     "AssetData",
     "NameCollision",
+    "OutputIOManager",
     "Processing",
     "SettingsResource",
     "ShareGroup",

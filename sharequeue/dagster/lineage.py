@@ -19,7 +19,8 @@ from typing import Any
 
 import dagster as dg
 
-from sharequeue.dagster.names import GROUP_TAG, asset_tag_value, dagster_name
+from sharequeue.dagster.names import GROUP_TAG, PIPELINE, SUMMARY, asset_tag_value, dagster_name
+from sharequeue.dagster.resources import IO_MANAGER
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import Columns
 from sharequeue.domain.figures import SharePartitionStatus, words_of
@@ -274,7 +275,7 @@ def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
 def _base(group: ShareGroup, name: str, description: str, kinds: set[str]) -> dg.AssetSpec:
     stale = group.stale_after
     fresh = stale.policy() if stale and name in (ACCEPTED, SPSO_AND_LAG) else None
-    return dg.AssetSpec(
+    spec = dg.AssetSpec(
         key=dg.AssetKey([*group.prefix, name]),
         description=description,
         group_name=group.name,
@@ -283,6 +284,12 @@ def _base(group: ShareGroup, name: str, description: str, kinds: set[str]) -> dg
         tags={**group.tags, GROUP_TAG: asset_tag_value(group.group)},
         freshness_policy=fresh,
         metadata={"share_group": group.group, **_stored(group, name)},
+    )
+    if name != ACCEPTED and name not in group.summaries:
+        return spec
+    of_summary = {} if name == ACCEPTED else {SUMMARY: name}
+    return spec.merge_attributes(metadata={PIPELINE: group.pipeline, **of_summary}).with_io_manager_key(
+        IO_MANAGER
     )
 
 

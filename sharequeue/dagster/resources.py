@@ -5,7 +5,6 @@ seconds to start, so its session is created on first use: a run that finds nothi
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS, STATE, SPARK = "sharequeue_settings", "sharequeue_state", "sharequeue_spark"
+IO_MANAGER = "sharequeue_io_manager"
 """The keys of the resources. The functions of assets, checks and sensors have arguments of these names."""
 
 
@@ -160,22 +160,3 @@ class SparkResource(dg.ConfigurableResource[Any]):
         if self._sent is not None:
             self._sent.cleanup()
             self._sent = None
-
-
-def share_group_resources(
-    *, home: str | None = None, master: str | None = None, conf: Mapping[str, str] | None = None
-) -> dg.Definitions:
-    """Return the resources of share groups, to merge with the other definitions of a code location.
-
-    `conf` and `master` are Spark's. The keys have a prefix of their own, and the code location keeps its executor.
-    The launch config of a run may have another `home`, for all resources.
-    """
-    # Otherwise the other two would keep the home that is given here.
-    settings = SettingsResource.configure_at_launch(home=home)
-    return dg.Definitions(
-        resources={
-            SETTINGS: settings,
-            STATE: StateResource(settings=settings),
-            SPARK: SparkResource(settings=settings, master=master, conf=dict(conf or {})),
-        }
-    )

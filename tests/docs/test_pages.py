@@ -69,6 +69,7 @@ HERE = {
     "docs/howto/move-offsets.md",
     "docs/howto/operate.md",
     "docs/howto/pipeline.md",
+    "docs/howto/read-output.md",
     "docs/howto/replay.md",
     "docs/howto/reports.md",
     "docs/howto/roles-and-acls.md",
@@ -320,6 +321,7 @@ def test_sinks(
     single.alter_offsets(state, held[0], info.topic_id, 0)
     single.observe(state, held[0], info.topic_id, 0, 2, 2)
     assert reader.reads("docs/howto/sinks.md")
+    assert reader.reads("docs/howto/read-output.md")
     (compacted,) = (each for each in blocks("docs/howto/compaction.md") if each.language in RUN)
     run_here(compacted, {}, reader.environment)
     (rows,) = reader.database.rows(sa.text("select count(*) as n from sales.orders where note = 'done'"))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from sharequeue.dagster.assets.accepted import cancelled_plainly, pipeline_of
+from sharequeue.dagster.io_manager import summary_file
 from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import column_schema, preview
-from sharequeue.domain.names import folder_name
 from sharequeue.domain.settings import Settings
 from sharequeue.state import State
 
@@ -50,7 +50,8 @@ def merge_summary(
 
     Raises dg.Failure where the pipeline has no such summary, or the function that merges it cannot be loaded.
     """
-    from sharequeue.spark.output.manifest import read_manifest, read_output
+    from sharequeue.outputs.manifest import read_manifest
+    from sharequeue.spark.output.manifest import read_output
 
     job = pipeline_of(group)
     found = [each for each in job.summaries if each.name == name]
@@ -69,7 +70,7 @@ def merge_summary(
     partials = read_output(session, state, group.group, sink)
     rows = merge(partials)
     merged = rows.toPandas()
-    path = _replace_parquet(merged, settings.local_output / folder_name(group.output) / f"{name}.parquet")
+    path = _replace_parquet(merged, summary_file(settings, group.group, name))
     return {
         "dagster/row_count": len(merged),
         "path": dg.MetadataValue.path(path),

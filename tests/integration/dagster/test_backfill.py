@@ -187,6 +187,7 @@ def case(
             "sharequeue_settings": resource,
             "sharequeue_state": StateResource(settings=resource),
             "sharequeue_spark": KeptSpark(settings=resource),
+            "sharequeue_io_manager": dg.mem_io_manager,
         },
         tmp_path / "backfills",
         state,

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import dagster as dg
 
+from sharequeue.dagster import share_group_resources
 from sharequeue.dagster.assets.processing import Processing
 from sharequeue.dagster.definitions import share_group_defs
-from sharequeue.dagster.resources import share_group_resources
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.local.stack import StackInfo
 from tests.fixtures.dagster import share_group

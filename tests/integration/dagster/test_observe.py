@@ -429,6 +429,7 @@ def test_letters_that_the_service_wrote_are_checked_once(
             "sharequeue_settings": base,
             "sharequeue_state": StateResource(settings=base),
             "sharequeue_spark": object(),
+            "sharequeue_io_manager": dg.mem_io_manager,
         }
     )
     defs = dg.Definitions.merge(share_group_defs(group), resources)

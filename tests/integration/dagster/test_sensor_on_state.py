@@ -34,8 +34,8 @@ from sharequeue.database import Database
 from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.local.stack import StackInfo
+from sharequeue.outputs.manifest import PENDING
 from sharequeue.reports import waiting_work
-from sharequeue.spark.output.manifest import PENDING
 from sharequeue.state import State
 from sharequeue.state.replicas import hear_replica
 from tests import single

@@ -535,7 +535,12 @@ def test_a_custom_component_changes_the_run_and_the_assets() -> None:
     defs = share_group_defs(component, execute=component.execute, translate=component.get_asset_spec)
     (accepted, *_) = defs.assets or ()
     assert isinstance(accepted, dg.AssetsDefinition)
-    resources = {"sharequeue_settings": 1, "sharequeue_state": 1, "sharequeue_spark": 1}
+    resources = {
+        "sharequeue_settings": 1,
+        "sharequeue_state": 1,
+        "sharequeue_spark": 1,
+        "sharequeue_io_manager": dg.mem_io_manager,
+    }
     made = dg.materialize([accepted], instance=dg.DagsterInstance.ephemeral(), resources=resources)
     (event,) = made.get_asset_materialization_events()
     assert event.materialization.metadata["group"].value == "orders"
