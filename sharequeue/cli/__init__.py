@@ -38,6 +38,7 @@ from sharequeue.cli import (
     stack,
     state,
     tokens,
+    trace,
 )
 from sharequeue.cli.failures import CommandRefused, code_of, database_failure, print_failure, setting_failure
 from sharequeue.cli.kafka import groups as kafka_groups
@@ -91,6 +92,7 @@ for module in (
     report,
     journal,
     deadletters,
+    trace,
     results,
     acls,
     tokens,

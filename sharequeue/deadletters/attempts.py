@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from sharequeue.deadletters.letters import EXCEPTION_CLASS, EXCEPTION_MESSAGE, EXCEPTION_UNREADABLE
+from sharequeue.domain.errors import first_line
 from sharequeue.domain.values import Attempt
 from sharequeue.kafka.headers import Header, Headers
 from sharequeue.outputs.stores import filesystem_of
@@ -155,22 +156,42 @@ def read_errors(location: str) -> pa.Table | None:
     """Return offsets and errors of an attempt's exceptions; None if the files are missing or cannot be read."""
     # Imported only here: these imports take longer than all others of the command line.
     import pyarrow as pa
-    import pyarrow.dataset as ds
 
-    schema = pa.schema([("offset", pa.int64()), ("error", pa.string())])
     try:
-        filesystem, path = filesystem_of(location)
-        files = ds.dataset(path, format="parquet", filesystem=filesystem)
-        if not files.files:
-            # A folder in which a consumer has yet to write.
-            return None
-        if not {"offset", "error"} <= set(files.schema.names):
-            return schema.empty_table()
-        table = files.to_table(columns=["offset", "error"])
-        return table.cast(schema)
+        return _errors_in(location)
     except (OSError, pa.ArrowException, ValueError) as error:
         _log.warning("dead letters do not have the handler's error: %s cannot be read: %s", location, error)
         return None
+
+
+def error_at(location: str, offset: int) -> str | None:
+    """Return the error of one record of an attempt on one line, or that it cannot be read; None if there is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        table = _errors_in(location)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        return f"(not known: {location} cannot be read: {first_line(error)})"
+    found = [] if table is None else table.filter(pc.equal(table["offset"], offset))["error"].to_pylist()
+    return " ".join(str(found[0]).split()) if found and found[0] is not None else None
+
+
+def _errors_in(location: str) -> pa.Table | None:
+    """Return offsets and errors of an attempt's exceptions; None for a folder without files."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    schema = pa.schema([("offset", pa.int64()), ("error", pa.string())])
+    filesystem, path = filesystem_of(location)
+    files = ds.dataset(path, format="parquet", filesystem=filesystem)
+    if not files.files:
+        # A consumer has yet to write there.
+        return None
+    if not {"offset", "error"} <= set(files.schema.names):
+        return schema.empty_table()
+    table = files.to_table(columns=["offset", "error"])
+    return table.cast(schema)
 
 
 def _milliseconds(attempt: Attempt) -> bytes:

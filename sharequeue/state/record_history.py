@@ -86,7 +86,7 @@ class RecordHistory:
     resets: tuple[datetime, ...] = ()
     """When the offsets were reset after the record was in flight."""
     since: datetime | None = None
-    """The journal is complete from then on; None if it has everything since the share-partition was initialised."""
+    """The journal is complete from then on; None if it has everything since the record was first leased."""
     is_cut: bool = False
     """Whether the record is in flight for so long that not all of its journal was read."""
 
@@ -116,7 +116,8 @@ class RecordHistories:
             spans, is_all = search.spans(start)
             lives = [_life(search, span, offset) for span in spans]
         begins = spans[0].first
-        since = None if is_all and begins.kind == "initialized" else begins.at
+        is_whole = (is_all and begins.kind == "initialized") or begins.speo <= offset
+        since = None if is_whole else begins.at
         return _joined(RecordHistory(at, offset, **head, status="not known", since=since), spans, lives)
 
 

@@ -77,6 +77,7 @@ HERE = {
     "docs/howto/sinks.md",
     "docs/howto/structured-streaming.md",
     "docs/howto/test-your-pipeline.md",
+    "docs/howto/trace-a-record.md",
     "docs/howto/upgrade.md",
     "docs/reference/commands.md",
     "docs/tutorial/first-queue.md",
@@ -143,8 +144,8 @@ def run_here(block: Block, names: dict[str, Any], environment: Mapping[str, str]
 def test_dead_letters_and_the_first_hour(
     reader: Reader, settings: Settings, make_topic: MakeTopic, service: str
 ) -> None:
-    """Letters are listed, shown and put back; the second time none is left. Then an operator's first hour, with
-    a lease in flight."""
+    """A record is traced; letters are listed, shown and put back; the second time none is left. Then an operator's
+    first hour, with a lease in flight."""
     make_topic(1, "flights")
     make_topic(1, "dlq.flight-delays", errors_deadletterqueue_group_enable="true")
     case = GivenUp(settings, reader.database, "flight-delays", "flights", "dlq.flight-delays")
@@ -160,6 +161,7 @@ def test_dead_letters_and_the_first_hour(
     case.produce(20, headers=[("kind", b"refund")])
     case.reject()
     case.writer().write()
+    assert reader.reads("docs/howto/trace-a-record.md")
     assert reader.reads("docs/howto/dead-letters.md")
     (sent,) = reader.database.rows(sa.text("select sum(sent) as sent from sharequeue.redrives"))
     assert sent["sent"] == 20

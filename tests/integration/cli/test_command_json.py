@@ -41,6 +41,8 @@ READING: Sequence[tuple[str, ...]] = (
     ("journal", "days", *GROUP),
     ("journal", "verify", *GROUP),
     ("journal", "keep"),
+    ("trace", "flights", "0", "4"),
+    ("trace", "flights", "0", "6", *GROUP),
     ("offsets", "delete", *GROUP, "--topic", "flights"),
     ("acls", "list"),
     ("tokens", "list"),

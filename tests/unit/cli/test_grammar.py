@@ -30,7 +30,7 @@ READS = {
     *("status", "env", "doctor", "verify", "groups list", "groups describe", "acls list"),
     *("audit", "configs describe", "results list", "state show"),
     *("dlq list", "dlq show", "journal changes", "journal days", "journal verify"),
-    *("tokens list", "jars list"),
+    *("tokens list", "jars list", "trace"),
 }
 KAFKAS = {"share-groups"}
 """It takes the arguments of Kafka's own tool, and acts as that does."""
