@@ -18,8 +18,8 @@ run has succeeded, or none since the first failure, no record is the cause: the 
 delivery back. So restarting such a run does not bring records closer to the dead-letter topic. Any other exception of
 a task ends the run at the first round of which every job fails.
 
-A job whose records Spark's connector cannot represent is run again, with its records sought, and one whose kept files
-are damaged is run again on the log.
+A job that fails because of how its records are read is run again, with its records read in another way
+(`job_reads.py`).
 
 A job that fails because a partition has lost its leader shows nothing about records or handler: its leases are given
 back without a delivery, and the round goes on with the other jobs.
@@ -49,7 +49,7 @@ from sharequeue.spark.leasing.crashes import (
 )
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.output.lease_files import LeaseFiles, WrittenFiles
-from sharequeue.spark.reading.source import TopicSource, cannot_be_scanned, sought_instead
+from sharequeue.spark.reading.source import TopicSource
 from sharequeue.spark.spark_jobs import Jobs
 
 _log = logging.getLogger(__name__)
@@ -85,20 +85,14 @@ def apart(leases: Sequence[Lease]) -> list[list[Lease]]:
     return [*([together] if together else []), *([lease] for lease in leases if lease.suspects)]
 
 
-def _no_other(error: Exception) -> DataFrame | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class SparkJob:
     """One job of a round: leases, and the handler's result for their records."""
 
     leases: list[Lease]
     handled: DataFrame
-    sought: Callable[[], DataFrame]
-    """Returns the same for records that Spark's connector cannot represent."""
-    from_log: Callable[[Exception], DataFrame | None] = _no_other
-    """Returns the same from the log after an error of kept files; None after any other error."""
+    otherwise: Callable[[Exception], DataFrame | None]
+    """Returns the result to write instead after an error of the job; None if the job has failed."""
 
     def reads(self, share_partitions: Collection[SharePartition]) -> bool:
         """Return whether the job reads one of these."""
@@ -265,17 +259,17 @@ class IsolatedJobs:
     def _one(self, job: SparkJob) -> WrittenFiles | Exception:
         self._keeper.check()
         try:
-            try:
-                return self._files.write(job.handled, job.leases)
-            except SPARK_ERRORS as error:
-                if (handled := job.from_log(error)) is not None:
-                    return self._files.write(handled, job.leases)
-                if not cannot_be_scanned(error):
-                    raise
-            with sought_instead():
-                return self._files.write(job.sought(), job.leases)
+            return self._written(job, job.handled)
         except SPARK_ERRORS as error:
             return error
+
+    def _written(self, job: SparkJob, handled: DataFrame) -> WrittenFiles:
+        try:
+            return self._files.write(handled, job.leases)
+        except SPARK_ERRORS as error:
+            if (other := job.otherwise(error)) is None:
+                raise
+        return self._written(job, other)
 
     def _at_once(self, jobs: int) -> int:
         return min(jobs, JOBS_AT_ONCE, max(2, self._source.spark.sparkContext.defaultParallelism))

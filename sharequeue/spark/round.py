@@ -34,6 +34,7 @@ from sharequeue.domain.values import (
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.outputs.errors import named_leases
 from sharequeue.spark.isolated_jobs import EndedJobs, IsolatedJobs, SparkJob, apart, parts_each
+from sharequeue.spark.job_reads import JobReads
 from sharequeue.spark.kept_records import NOTHING_KEPT, KeptReads, call_keeping, kept_in
 from sharequeue.spark.leasing.group import refuse_replaced
 from sharequeue.spark.leasing.renewal import LeaseKeeper, in_turn, release_held
@@ -58,7 +59,6 @@ from sharequeue.spark.output.lease_files import WrittenFiles, rejected
 from sharequeue.spark.output.owners import refuse_taken
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.progress import Progress
-from sharequeue.spark.reading.source import timestamps_are_named
 from sharequeue.spark.report import RoundReport, counted
 from sharequeue.spark.sinks.interface import AcceptedRows, Refused, SinkStep
 from sharequeue.spark.spark_jobs import uncache
@@ -219,14 +219,13 @@ class Round:
 
     def _plan(self) -> None:
         """Call the handler once for each Spark job. It may read while it plans."""
-        with self._stage("plan"), timestamps_are_named():
+        with self._stage("plan"):
             kept = NOTHING_KEPT if self.run.kept is None else self.run.kept.find(self.leases)
             for some in apart(self.leases):
-                sought = partial(self._handled, some, kept, seek=True)
-                from_log = partial(self._from_log, some, kept)
-                self.planned.append(SparkJob(some, self._handled(some, kept), sought, from_log))
+                reads = JobReads(some, self.run.kept, kept, partial(self._handled, some))
+                self.planned.append(SparkJob(some, reads.handled(), reads.otherwise))
 
-    def _handled(self, leases: Sequence[Lease], kept: KeptReads, *, seek: bool = False) -> DataFrame:
+    def _handled(self, leases: Sequence[Lease], kept: KeptReads, seek: bool) -> DataFrame:
         """Return the handler's result for the records of these leases, with rows for raw records to keep."""
         files, source = self.run.kept, self.run.source
         records = (
@@ -237,13 +236,6 @@ class Round:
         handled = call_keeping(files, self.run.job.handler, offered.records)
         self.run.columns.check(handled.schema)
         return offered.with_held(self.run.sink.fits(handled))
-
-    def _from_log(self, leases: Sequence[Lease], kept: KeptReads, error: Exception) -> DataFrame | None:
-        """Return the handler's result for these leases from the log alone if an error comes from kept files."""
-        files = self.run.kept
-        if files is None or not files.found_damaged(error, leases, kept):
-            return None
-        return self._handled(leases, NOTHING_KEPT)
 
     def _write(self) -> EndedJobs:
         """Read, handle and write the records with Spark."""

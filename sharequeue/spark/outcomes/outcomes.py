@@ -45,7 +45,7 @@ from sharequeue.spark.handler import KEPT_AS_GIVEN, NO_KEY_HASH, OUTCOMES, Handl
 from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets_of_folders, reduce_to_offset_sets
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.reading.plan import Scan, TopicPartition, plan_scans
-from sharequeue.spark.reading.source import cannot_be_scanned, sought_instead
+from sharequeue.spark.reading.source import cannot_be_scanned, refuse_without_client
 
 _BY = ("lease_id", "outcome", "topic", "partition")
 _READ_BACK = "lease_id long, outcome string, topic string, partition int, offset long"
@@ -317,8 +317,11 @@ def _offsets_of(source: LogQueries, scan: Scan, level: str, only_for: str | None
     except (PySparkException, Py4JError) as error:
         if not cannot_be_scanned(error):
             raise
-    with sought_instead():
+    try:
         return reduce_to_offset_sets(source.scanned(scan, level, only_for, seek=True), "topic", "partition")
+    except (PySparkException, Py4JError) as error:
+        refuse_without_client(error)
+        raise
 
 
 def _at(lease: Lease) -> TopicPartition:

@@ -81,15 +81,9 @@ def timestamps_are_named() -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def sought_instead() -> Iterator[None]:
-    """Raise InvalidTimestamp in place of Spark's error of the block, which seeks records that its connector cannot
-    represent, if the executors cannot seek."""
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        if _LACKS_CLIENT.search(str(error)) is None:
-            raise
+def refuse_without_client(error: Exception) -> None:
+    """Raise InvalidTimestamp if an error of Spark says that executors which should read by offset cannot."""
+    if _LACKS_CLIENT.search(str(error)) is not None:
         raise InvalidTimestamp(
             "A record has a timestamp after the year 294247, which Spark's connector cannot represent, and the "
             "executors cannot seek it: they lack confluent-kafka or pyarrow. Nothing of this round was acknowledged, "

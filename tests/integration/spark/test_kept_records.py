@@ -368,6 +368,37 @@ def test_files_that_go_after_the_check_do_not_fail_the_round(
     assert (report.accepted, len(report.rounds)) == (20, 1)
 
 
+def test_what_was_kept_and_cannot_be_scanned_is_read_by_offset(
+    group: str,
+    make_topic: MakeTopic,
+    settings: Settings,
+    assigned: Assigned,
+    run_job: RunJob,
+    output_settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The files go when the job has begun: it is run again on the log, which Spark's connector cannot read, and then
+    once more."""
+    topic = make_topic(1, message_timestamp_after_max_ms=str(2**63 - 1))
+    producer = Producer(client_config(settings))
+    for number in range(4):
+        producer.produce(topic, str(number), timestamp=1_700_000_000_000_000_000, partition=0)
+    producer.flush(PATIENCE_S)
+    holder = assigned(topic, **KEEPS)
+    job = job_of(group, topic, odd_later)
+    assert run_job(job, holder).released == 2
+    whole = KeptFiles.records
+
+    def late(files: KeptFiles, leases: list[Lease], kept: Any, *, seek: bool = False) -> DataFrame:
+        records = whole(files, leases, kept, seek=seek)
+        gone(files_of(output_settings, job.sink, kept=True))
+        return records
+
+    monkeypatch.setattr(KeptFiles, "records", late)
+    report = run_job(job, holder)
+    assert (report.accepted, len(report.rounds)) == (2, 1)
+
+
 def test_a_lease_reads_kept_records(
     group: str,
     numbers: str,

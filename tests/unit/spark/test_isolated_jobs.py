@@ -60,23 +60,40 @@ def test_the_kind_of_an_error_leaves_out_what_differs_by_record(error: str, kind
     assert kind_of(error) == kind
 
 
-def test_a_time_that_executors_cannot_seek_ends_the_run_by_name() -> None:
-    """Without confluent-kafka there, no delivery is counted, so that no record becomes a letter without a reason."""
-    overflow = (
-        "ArithmeticException: long overflow\n\tat org.apache.spark.sql.kafka010.KafkaRecordToRowConverter.a"
-    )
-    lacking = RAISED.format(raised="ModuleNotFoundError: No module named 'confluent_kafka'")
-    errors = [overflow, lacking]
+def test_a_job_is_written_from_other_reads_until_one_works() -> None:
+    """Each error is shown to the job, which gives the next result to write. An error after the last one fails it, and
+    one that names what is missing ends the run."""
+    failing: dict[Any, str] = {"first": "kept", "second": "scanned", "third": "neither"}
+    others: dict[str, Any] = {"kept": "second", "scanned": "third", "neither": None}
+    written: list[Any] = []
 
-    def write(*_: object) -> Any:
-        raise PySparkException(errors.pop(0))
+    def write(handled: Any, leases: object) -> Any:
+        written.append(handled)
+        if handled in failing:
+            raise PySparkException(failing[handled])
+        return handled
+
+    def otherwise(error: Exception) -> Any:
+        if isinstance(found := others[str(error)], Exception):
+            raise found
+        return found
 
     nothing: Any = None
     files: Any = SimpleNamespace(write=write)
     keeper: Any = SimpleNamespace(check=lambda: None)
     isolated = IsolatedJobs(nothing, files, keeper, nothing, delivery_limit=LIMIT)
-    with pytest.raises(InvalidTimestamp, match="they lack confluent-kafka or pyarrow"):
-        isolated._one(SparkJob([], nothing, lambda: nothing))
+    first: Any = "first"
+    job = SparkJob([], first, otherwise)
+    assert "neither" in str(isolated._one(job))
+    assert written == ["first", "second", "third"]
+    others["neither"] = PySparkException("while the handler plans")
+    assert "while the handler plans" in str(isolated._one(job))
+    others["neither"] = InvalidTimestamp("they lack a client")
+    with pytest.raises(InvalidTimestamp, match="they lack a client"):
+        isolated._one(job)
+    del failing["third"]
+    result: Any = isolated._one(job)
+    assert result == "third"
 
 
 class Kept:
@@ -105,7 +122,7 @@ class Rounds:
     def round(self, leases: list[Lease], errors: list[str | None]) -> list[int]:
         """Do a round of one job for each lease; return the ids of the leases to acknowledge."""
         nothing: Any = None
-        jobs = [SparkJob([lease], nothing, nothing) for lease in leases]
+        jobs = [SparkJob([lease], nothing, lambda error: None) for lease in leases]
         results = [WrittenFiles({}, {}, 0) if error is None else Py4JError(error) for error in errors]
         self._monkeypatch.setattr(self.isolated, "_side_by_side", lambda planned: results)
         return [lease.lease_id for lease in self.isolated.write(jobs).leases]
