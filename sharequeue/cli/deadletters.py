@@ -233,6 +233,8 @@ def show(settings: Settings, output: Output, topic: str, partition: int, offset:
         )
     fields = [("key", letter.key), ("value", letter.value), *letter.headers]
     output.rows({"name": name, "content": text_of(content, escaped=True)} for name, content in fields)
+    if letter.trace_command is not None:
+        output.note(f"the life of its record: {letter.trace_command}")
 
 
 def _check_selection(settings: Settings, seen: LettersSeen, selection: Selection, topic: str) -> None:

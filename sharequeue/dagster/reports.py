@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from sharequeue.dagster.tables import figure_columns, table, table_of
+from sharequeue.deadletters.letters import trace_command
 from sharequeue.deadletters.writer import DeadLetterReport
 from sharequeue.domain.figures import GroupFigures, SharePartitionStatus, figures_of
 from sharequeue.domain.names import listed
@@ -88,6 +89,7 @@ def run(report: "RunReport", statuses: Sequence[SharePartitionStatus]) -> Metada
         "start_seconds": round(report.start_seconds, 3),
         "rate_records_per_second": round(report.rate, 1),
         **by_stage,
+        "trace": trace_command("TOPIC", "PARTITION", "OFFSET", report.group),
         "by_round": table({**_ROUND_COLUMNS, "seconds": "float"}, rounds),
     }
 

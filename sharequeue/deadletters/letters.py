@@ -9,6 +9,7 @@ transaction markers take offsets too, so a difference of offsets is not a number
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -189,6 +190,13 @@ class DeadLetter:
         parts = [part for part in (self.exception_class, self.exception_message) if part]
         return " ".join(": ".join(parts).split()) or None
 
+    @property
+    def trace_command(self) -> str | None:
+        """The command that shows the life of the source record; None if the letter does not name it."""
+        if self.source_topic is None or self.source_partition is None or self.source_offset is None:
+            return None
+        return trace_command(self.source_topic, self.source_partition, self.source_offset, self.group)
+
     def header(self, name: str) -> str | None:
         """Return the text of the first header with that name; None if it is missing, null or not UTF-8."""
         content = next((value for key, value in self.headers if key == name), None)
@@ -196,6 +204,12 @@ class DeadLetter:
             return None if content is None else content.decode()
         except UnicodeDecodeError:
             return None
+
+
+def trace_command(topic: str, partition: int | str, offset: int | str, group: str | None = None) -> str:
+    """Return the command that shows the life of a record, in one group or in all."""
+    of_group = () if group is None else ("--group", group)
+    return shlex.join(("sharequeue", "trace", topic, str(partition), str(offset), *of_group))
 
 
 def letters_of(batch: DeadLetterBatch, wanted: OffsetSet) -> Iterator[Letter]:

@@ -43,6 +43,7 @@ _SAMPLE_COLUMNS = {
     "error": "string",
     "key": "string",
     "value": "string",
+    "trace": "string",
 }
 
 
@@ -123,6 +124,7 @@ def _sample(letter: DeadLetter) -> tuple[int | str | None, ...]:
         letter.error and letter.error[:_ERROR_CHARACTERS],
         text_of(letter.key, most=SAMPLE_BYTES),
         text_of(letter.value, most=SAMPLE_BYTES),
+        letter.trace_command,
     )
 
 

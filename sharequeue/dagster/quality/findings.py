@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import dagster as dg
 
+from sharequeue.deadletters.letters import trace_command
 from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import LogOffsets
 
@@ -69,7 +70,8 @@ class LetterFinding:
         show = f"sharequeue dlq show {topic} {self.partition} {self.offset}"
         source = (self.source_topic, self.source_partition, self.source_offset)
         if self.offset is None:
-            command = "the record has no letter: it is in its source topic until retention removes it"
+            # It is in its source topic until retention removes it.
+            command = trace_command(*(str(part) for part in source))
         elif status is not None:
             command = f"{show}  # status: {status}"
         elif self.intact:

@@ -146,7 +146,8 @@ def _one(request: PageRequest, group_id: str, topic: str) -> Response:
                 if status is None
                 else element("p", _STATUS[status])
             )
-            return request.page(name, heading, again, _whole(seen))
+            life = element("p", "The life of its record: ", element("code", seen.letter.trace_command))
+            return request.page(name, heading, again, life, _whole(seen))
     why = found.remark or "There is no such letter of this group: it may have been deleted."
     return request.page(name, heading, element("p", why, class_="wrong"), status=404)
 

@@ -627,6 +627,7 @@ def test_the_newest_letters_are_shown(
         "error": None,
         "key": "key 7",
         "value": "value 7",
+        "trace": f"sharequeue trace {ours.topic} 0 7 --group {ours.group}",
     }
     other.produce(60)
     other.reject()

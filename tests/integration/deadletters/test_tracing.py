@@ -192,5 +192,10 @@ def test_the_command_prints_the_events(given_up: Make) -> None:
     assert rows[3]["place"].startswith(f"{case.dead_letter_topic}:")
     text = CliRunner().invoke(command, ["trace", case.topic, "0", "0", *_where(case)]).stdout
     assert [line for line in text.splitlines() if len(line) > WIDTH] == []
+    _, partition, offset = rows[3]["place"].split(":")
+    shown = CliRunner().invoke(
+        command, ["dlq", "show", case.dead_letter_topic, partition, offset, *_where(case)]
+    )
+    assert f"sharequeue trace {case.topic} 0 0 --group {case.group}" in shown.stdout
     refused = CliRunner().invoke(command, ["trace", case.topic, "0", "0", "--group", "nobody", *_where(case)])
     assert refused.exit_code == 1

@@ -416,6 +416,7 @@ def test_the_next_run_reads_what_the_checks_have_stored() -> None:
     whole, altered = (LetterFinding("x", 0, 3, "flights", 0, 2, intact=intact) for intact in (True, False))
     assert whole.row("dlq")[-1] == "sharequeue dlq redrive dlq --offsets 0:3"
     assert altered.row("dlq")[-1] == "sharequeue dlq show dlq 0 3"
+    assert lost.row("dlq")[-1] == "sharequeue trace flights 0 4"
     assert whole.row("dlq", "discarded")[-1] == "sharequeue dlq show dlq 0 3  # status: discarded"
     assert (whole.record("dlq"), LetterFinding("x", 0, 3).record("dlq")) == ("flights-0@2", "dlq-0@3")
 

@@ -38,6 +38,7 @@ def test_the_rate_of_a_run_is_that_of_its_rounds() -> None:
     metadata = reports.run(RunReport(group="g", accepted=400, seconds=9.0, start_seconds=5.0), [])
     names = ("run_seconds", "start_seconds", "rate_records_per_second")
     assert [metadata[name] for name in names] == [9.0, 5.0, 100.0]
+    assert metadata["trace"] == "sharequeue trace TOPIC PARTITION OFFSET --group g"
 
 
 def test_delivery_counts_are_summed_over_partitions() -> None:

@@ -121,6 +121,8 @@ def test_a_letter_that_no_redrive_sends_says_so(given_up: Make) -> None:
         assert [row[5] for row in rows] == ["sent", "discarded", "–"]
         texts = [got(client, f"{path}?partition=0&offset={offset}").text for offset in range(3)]
     assert ["dlq redrive" in text for text in texts] == [True, False, False]
+    trace = f"sharequeue trace {case.topic} 0 {{}} --group {case.group}"
+    assert all(any(trace.format(offset) in text for offset in range(3)) for text in texts)
     assert "discarded. No redrive sends it" in texts[1]
     assert "sent back. No redrive sends it again" in texts[2]
 
