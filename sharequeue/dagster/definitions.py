@@ -16,6 +16,7 @@ from sharequeue.dagster.assets.published import publish_job
 from sharequeue.dagster.assets.replayed import partitions_of, replayed_asset
 from sharequeue.dagster.assets.reports import delivery_counts_asset, spso_and_lag_asset
 from sharequeue.dagster.assets.summaries import summary_asset
+from sharequeue.dagster.automation import Schedule
 from sharequeue.dagster.checks import dead_letter_checks
 from sharequeue.dagster.lineage import (
     ACCEPTED,
@@ -35,7 +36,7 @@ from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors import ObservedAssets, history_sensor, lag_sensor, observe_sensor
 from sharequeue.dagster.sensors.active_runs import at_work, end_gone
 from sharequeue.dagster.sensors.outages import AWAY
-from sharequeue.dagster.share_group import Backfill, Schedule, ShareGroup
+from sharequeue.dagster.share_group import Backfill, ShareGroup
 from sharequeue.dagster.state_checks import checks_on_state
 from sharequeue.reports.waiting_work import GroupWork, work_of
 
@@ -58,16 +59,15 @@ def share_group_defs(
     job = dg.define_asset_job(
         name,
         selection=dg.AssetSelection.assets(*lineage.of_a_run),
-        # One process for the whole run: its assets share one JVM, and killing the run ends all of its work.
-        executor_def=dg.in_process_executor,
-        tags=group.run_tags,
+        executor_def=group.job.executor_def,
+        tags={**group.job.run_tags, **group.run_tags},
         description=f"Processes share group {group.group}, then writes dead letters, reports and checks.",
     )
     checks_job = dg.define_asset_job(
         f"{name}_checks",
         selection=dg.AssetSelection.assets(lineage.key(DEAD_LETTERS)),
-        executor_def=dg.in_process_executor,
-        tags=group.run_tags,
+        executor_def=group.job.executor_def,
+        tags={**group.job.run_tags, **group.run_tags},
         description=f"Reports the dead letters of share group {group.group} and checks them, without Spark.",
     )
     checks = [
@@ -107,8 +107,8 @@ def _backfills(group: ShareGroup, backfill: Backfill, lineage: Lineage) -> dg.De
     replay_job = dg.define_asset_job(
         f"{group.name}_replay",
         selection=dg.AssetSelection.assets(replayed),
-        executor_def=dg.in_process_executor,
-        tags=group.replay_tags,
+        executor_def=group.job.executor_def,
+        tags={**group.job.run_tags, **group.replay_tags},
         description=f"Replays records of share group {group.group} by time; the live group is not changed.",
     )
     history_job = count_days_job(group, history.key)

@@ -130,8 +130,8 @@ def redrive_job(group: ShareGroup, asset: dg.AssetKey) -> dg.JobDefinition:
 
     @dg.job(
         name=f"{group.name}_redrive",
-        executor_def=dg.in_process_executor,
-        tags=group.run_tags,
+        executor_def=group.job.executor_def,
+        tags={**group.job.run_tags, **group.run_tags},
         description=f"Sends dead letters of share group {group_id} back; a dry run by default.",
     )
     def job() -> None:

@@ -33,8 +33,10 @@ def is_final(error: BaseException) -> bool:
     )
 
 
-def retried_if_useful(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Tag the run of an asset that fails with an error that a retry cannot cure, so that it is not retried.
+def retried_if_useful(work: Callable[..., Any], policy: dg.RetryPolicy | None = None) -> Callable[..., Any]:
+    """Retry a step by `policy`. If an error is one that a retry cannot cure, tag the run, and retry neither.
+
+    A policy of Dagster's own would also retry such errors, and steps that somebody has cancelled.
 
     The same if the run is a part of a backfill that was cancelled meanwhile. A retry for such a backfill fails before
     it does anything.
@@ -47,10 +49,15 @@ def retried_if_useful(work: Callable[..., Any]) -> Callable[..., Any]:
             if RETRY_NUMBER_TAG in run.tags and (reason := _of_cancelled_backfill(instance, run)):
                 raise dg.Failure(f"{reason}: nothing was done", allow_retries=False)
             return work(context, *given, **named)
+        except dg.RetryRequested:
+            raise
         except Exception as error:
             reason = _reason(error) if is_final(error) else _of_cancelled_backfill(instance, run)
             if reason:
                 instance.add_run_tags(run.run_id, {MAX_RETRIES_TAG: "0", NOT_RETRIED_TAG: reason})
+            elif policy is not None and (number := context.retry_number) < policy.max_retries:
+                context.log.warning(f"the step is tried again: {_reason(error)}")
+                raise dg.RetryRequested(policy.max_retries, policy.calculate_delay(number + 1)) from error
             _raise_without_jvm(context, error)
 
     return done

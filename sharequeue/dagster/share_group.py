@@ -5,53 +5,24 @@ can be checked without a server or Spark when it is created, and reports the fie
 named as text (`pipeline`, `summaries`) are not imported: a process that only loads definitions does not need Spark.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from datetime import date, timedelta
 from typing import Annotated, Any, Literal
-from zoneinfo import ZoneInfo
 
 import dagster as dg
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from sharequeue.dagster.launching import Launch
+from sharequeue.dagster.automation import Automation, Freshness
+from sharequeue.dagster.execution import JobFields, OpFields, RunLimits
 from sharequeue.dagster.names import GROUP_TAG, QUEUE_TAG, REPLAY_TAG, dagster_name, is_dagster_name
 from sharequeue.dagster.references import NoSuchObject, Reference
+from sharequeue.dagster.yaml_values import Count, NotNegative, Share, bounded, day_of, duration, zone_of
 from sharequeue.database import Database
 from sharequeue.domain.errors import InvalidConfig
 from sharequeue.domain.names import too_long, topic_name_problem
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs, validate_group_config
 
 Config = str | int | float | bool
-
-
-def _bounded(least: float, most: float | None = None, *, above: bool = False) -> AfterValidator:
-    """Return a validator of a number's bounds, in place of pydantic's own.
-
-    Dagster reads a yaml into a copy of the model in which every field may also be a text, for which pydantic's bounds
-    raise a TypeError without the field's name.
-    """
-    expected = f"more than {least:g}" if above else f"at least {least:g}"
-    expected += "" if most is None else f" and at most {most:g}"
-
-    def check(value: Any) -> Any:
-        if isinstance(value, int | float) and not (
-            (value > least if above else value >= least)
-            and value < math.inf
-            and (most is None or value <= most)
-        ):
-            raise ValueError(f"expected {expected}, but it is {value:g}")
-        return value
-
-    return AfterValidator(check)
-
-
-Count = Annotated[int, _bounded(1)]
-NotNegative = Annotated[int, _bounded(0)]
-Seconds = Annotated[float, _bounded(0, above=True)]
-Share = Annotated[float, _bounded(0, 1, above=True)]
 
 TOPIC_PREFIX = "kafka"
 """The prefix of the keys of topics, unless `topic_prefix` has another."""
@@ -61,133 +32,13 @@ STALE_AFTER = "1d"
 HELD_LONG = "1d"
 """How long a key may be open in a group that its yaml orders by key, unless `checks` has another time."""
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
-
-
-class RunLimits(dg.Model, dg.Resolvable):
-    """The limits of one run; the remaining work is left to the next one."""
-
-    max_seconds: Seconds = Field(
-        default=600, description="Seconds after which no new round begins; the current one is finished."
-    )
-    max_records: Count = Field(default=10_000_000, description="Maximum records leased in one round.")
-    max_bytes: NotNegative | None = Field(
-        default=None,
-        description="Maximum bytes leased in one round, 0 for no limit; default: the pipeline's or its group's.",
-    )
-    deliveries_per_run: Count | None = Field(
-        default=None,
-        description="How often one run leases a record that it has released; default: the pipeline's value.",
-    )
-    replaces: str | None = Field(
-        default=None,
-        description="The pipeline that worked on the group before, if this one replaces it.",
-    )
-    pool: str | None = Field(
-        default="spark",
-        description="The concurrency pool of steps that use Spark; the deployment sets its limit. `null`: no pool.",
-    )
-    launch: Launch | None = Field(
-        default=None,
-        description="A Pipes client that starts the driver elsewhere; default: in the run's process.",
-    )
-
-
-class LagSensor(dg.Model, dg.Resolvable):
-    """Requests a run while the group has records that nobody holds."""
-
-    enabled: bool = Field(default=False, description="Whether it is switched on in a new deployment.")
-    min_lag: Count = Field(default=1, description="Waiting records from which on a run is requested.")
-    max_age_seconds: Seconds | None = Field(
-        default=None,
-        description="A run is also requested when anything has waited for this long since it was first seen.",
-    )
-    interval_seconds: Count = Field(default=30, description="Seconds between two ticks.")
-    pause_after_failure_seconds: Annotated[float, _bounded(0)] = Field(
-        default=300,
-        description="Seconds without a request after a run that failed, was cancelled or changed nothing.",
-    )
-
-
-class Schedule(dg.Model, dg.Resolvable):
-    """Runs at set times, whatever the lag."""
-
-    cron: str = Field(description="The times, such as `0 3 * * *`.")
-    timezone: str = Field(default="UTC", description="The time zone of `cron`, such as `Europe/Berlin`.")
-    enabled: bool = Field(default=False, description="Whether it is switched on in a new deployment.")
-
-    @field_validator("timezone")
-    @classmethod
-    def _is_zone(cls, name: str) -> str:
-        return _zone(name)
-
-    @field_validator("cron")
-    @classmethod
-    def _is_cron(cls, text: str) -> str:
-        try:
-            # Dagster also reads the yaml before it has filled in templates.
-            if "{{" not in text:
-                dg.ScheduleDefinition(job_name="any", cron_schedule=text)
-        except dg.DagsterInvalidDefinitionError:
-            raise ValueError(
-                f"cron is {text!r}: expected minute, hour, day, month and weekday, each in its range, "
-                "such as `0 3 * * *`"
-            ) from None
-        return text
-
-
-class Observe(dg.Model, dg.Resolvable):
-    """Records the share-partition start offset (SPSO) and lag while nothing runs: no run, no Spark."""
-
-    enabled: bool = Field(default=False, description="Whether it is switched on in a new deployment.")
-    interval_seconds: Count = Field(default=60, description="Seconds between two ticks.")
-    keep: str = Field(default="90d", description="The retention of the history of reports, such as `90d`.")
-
-    @field_validator("keep")
-    @classmethod
-    def _is_duration(cls, text: str) -> str:
-        duration(text)
-        return text
-
-
-class Automation(dg.Model, dg.Resolvable):
-    """Everything that starts runs, and writes reports, automatically."""
-
-    sensor: LagSensor = Field(default_factory=LagSensor)
-    observe: Observe = Field(default_factory=Observe)
-    schedule: Schedule | None = None
-
-
-class Freshness(dg.Model, dg.Resolvable):
-    """The age at which `accepted`, and the report on SPSO and lag, are stale.
-
-    `accepted` is as old as its last successful run, or as the last observation of an empty queue.
-    """
-
-    fail_window: str = Field(description="The age at which it is stale, such as `2h`, `30m`, `1d`.")
-    warn_window: str | None = Field(
-        default=None, description="The age of a warning; shorter than `fail_window`."
-    )
-
-    def policy(self) -> dg.FreshnessPolicy:
-        """Dagster's freshness policy."""
-        warn = None if self.warn_window is None else duration(self.warn_window)
-        return dg.FreshnessPolicy.time_window(fail_window=duration(self.fail_window), warn_window=warn)
-
-    @field_validator("fail_window", "warn_window")
-    @classmethod
-    def _is_duration(cls, text: str | None) -> str | None:
-        if text is not None:
-            duration(text)
-        return text
 
 
 class Drift(dg.Model, dg.Resolvable):
     """When this week's dead letters count as different from last week's. A warning, never an error."""
 
-    factor: Annotated[float, _bounded(1, above=True)] = Field(
+    factor: Annotated[float, bounded(1, above=True)] = Field(
         default=2, description="The factor by which their number must change."
     )
     share: Share = Field(
@@ -264,7 +115,7 @@ class Backfill(dg.Model, dg.Resolvable):
     @field_validator("timezone")
     @classmethod
     def _is_zone(cls, name: str) -> str:
-        return _zone(name)
+        return zone_of(name)
 
     @field_validator("start")
     @classmethod
@@ -346,6 +197,8 @@ class ShareGroup(dg.Model, dg.Resolvable):
         description="An asset for each of the pipeline's summaries: its name, and MODULE:NAME of its merge function.",
     )
     run: RunLimits = Field(default_factory=RunLimits)
+    op: OpFields = Field(default_factory=OpFields)
+    job: JobFields = Field(default_factory=JobFields)
     automation: Automation = Field(default_factory=Automation)
     freshness: Freshness | None = Field(
         default=None,
@@ -549,31 +402,6 @@ def _parts(prefix: Sequence[str] | str) -> list[str]:
 def config_text(value: Config) -> str:
     """Return a config's value in Kafka's text form."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def duration(text: str) -> timedelta:
-    """Read `2h`, `30m`, `1d`. Raises ValueError for anything else."""
-    found = _DURATION.fullmatch(text.strip())
-    if not found:
-        raise ValueError(f"{text!r} is not a duration: expected a number and s, m, h, d or w, such as 2h")
-    return timedelta(**{_UNITS[found[2]]: float(found[1])})
-
-
-def day_of(text: str) -> date | None:
-    """Return the day that a text such as `2013-01-01` is; None for any other form, such as 20130101 or 2013-W01-1."""
-    with suppress(ValueError):
-        day = date.fromisoformat(text)
-        return day if day.isoformat() == text else None
-    return None
-
-
-def _zone(name: str) -> str:
-    try:
-        if "{{" not in name:
-            ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        raise ValueError(f"timezone is {name!r}: expected a time zone such as UTC or Europe/Berlin") from None
-    return name
 
 
 def _check(named: str) -> None:

@@ -15,8 +15,9 @@ import dagster as dg
 from sharequeue.dagster.position import Position, is_ahead, position_of, silence
 from sharequeue.dagster.reports import STUCK_COLUMNS
 from sharequeue.dagster.resources import SettingsResource, StateResource
-from sharequeue.dagster.share_group import ShareGroup, duration
+from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import table_of
+from sharequeue.dagster.yaml_values import duration
 from sharequeue.domain.names import plural
 
 LAG_BOUNDED = "lag_bounded"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -14,7 +15,8 @@ from sharequeue.dagster.names import CLIENT_ID_PREFIX
 from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.dagster.resources import SETTINGS, SPARK, STATE
 from sharequeue.dagster.retries import retried_if_useful
-from sharequeue.dagster.share_group import ShareGroup, duration
+from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.dagster.yaml_values import duration
 from sharequeue.domain.errors import first_line
 
 if TYPE_CHECKING:
@@ -33,13 +35,14 @@ def accepted_asset(spec: dg.AssetSpec, group: ShareGroup, execute: Execute) -> d
     @dg.multi_asset(
         specs=[spec],
         name=f"{group.name}_accepted",
-        pool=group.run.pool,
+        pool=group.op.pool,
+        op_tags=group.op.tags,
         required_resource_keys=needed,
     )
-    @retried_if_useful
+    @partial(retried_if_useful, policy=group.op.retries)
     def accepted(context: dg.AssetExecutionContext, config: Accepting) -> Any:
         context.instance.add_run_tags(context.run.run_id, group.run_tags)
-        for missing in missing_settings(context.instance, group.run.pool):
+        for missing in missing_settings(context.instance, group.op.pool):
             context.log.warning(missing)
         with cancelled_plainly():
             found = (getattr(context.resources, key) for key in (SETTINGS, STATE, SPARK))

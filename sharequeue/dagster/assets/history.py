@@ -20,7 +20,8 @@ from sharequeue.dagster import reports
 from sharequeue.dagster.names import QUEUE_TAG
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.retries import retried_if_useful
-from sharequeue.dagster.share_group import ShareGroup, day_of
+from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.dagster.yaml_values import day_of
 from sharequeue.state.journal import Day, Journal
 
 
@@ -68,8 +69,8 @@ def count_days_job(group: ShareGroup, asset: dg.AssetKey) -> dg.JobDefinition:
 
     @dg.job(
         name=f"{group.name}_count_days",
-        executor_def=dg.in_process_executor,
-        tags={QUEUE_TAG: group.queue},
+        executor_def=group.job.executor_def,
+        tags={**group.job.run_tags, QUEUE_TAG: group.queue},
         description=f"Counts past days of share group {group.group} from the journal, without Spark.",
     )
     def job() -> None:

@@ -17,7 +17,7 @@ import dagster as dg
 from sharequeue.dagster.assets.processing import Processing, RunMember, described, member_of, metadata_of
 from sharequeue.dagster.launching import Launch
 from sharequeue.dagster.names import CLIENT_ID_PREFIX
-from sharequeue.dagster.share_group import duration
+from sharequeue.dagster.yaml_values import duration
 from sharequeue.domain.errors import first_line
 from sharequeue.domain.names import plural
 from sharequeue.reports.waiting_work import work_of

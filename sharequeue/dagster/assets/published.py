@@ -6,6 +6,7 @@ published is a materialization, recorded at once. `sharequeue publish` does the 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -42,8 +43,8 @@ def publish_job(
     It then merges the summaries, by name, again: their files would otherwise be those of before until the next run.
     """
 
-    @dg.op(name=f"{group.name}_published", pool=group.run.pool)
-    @retried_if_useful
+    @dg.op(name=f"{group.name}_published", pool=group.op.pool, tags=group.op.tags)
+    @partial(retried_if_useful, policy=group.op.retries)
     def published(
         context: dg.OpExecutionContext,
         config: Publishing,
@@ -92,8 +93,8 @@ def publish_job(
 
     @dg.job(
         name=f"{group.name}_publish",
-        executor_def=dg.in_process_executor,
-        tags=group.replay_tags,
+        executor_def=group.job.executor_def,
+        tags={**group.job.run_tags, **group.replay_tags},
         description=f"Publishes replayed partitions of share group {group.group} into its live output; a dry run by "
         "default.",
     )

@@ -8,6 +8,7 @@ again. Nothing of the live group is changed, so a replay and its runs do not wai
 import re
 from collections.abc import Iterator
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -68,7 +69,8 @@ def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) ->
         name=f"{group.name}_replayed",
         partitions_def=partitions,
         backfill_policy=policy,
-        pool=group.run.pool,
+        pool=group.op.pool,
+        op_tags=group.op.tags,
     )
     def replayed(
         context: dg.AssetExecutionContext,
@@ -83,7 +85,7 @@ def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) ->
             # A run of a user's job over all assets of the code location.
             context.log.info("No partition was selected: nothing is replayed.")
 
-    @retried_if_useful
+    @partial(retried_if_useful, policy=group.op.retries)
     def replay(
         context: dg.AssetExecutionContext,
         config: Replaying,

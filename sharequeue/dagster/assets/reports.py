@@ -9,7 +9,8 @@ import dagster as dg
 from sharequeue.dagster import reports
 from sharequeue.dagster.position import awaited
 from sharequeue.dagster.resources import StateResource
-from sharequeue.dagster.share_group import ShareGroup, duration
+from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.dagster.yaml_values import duration
 from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
 from sharequeue.reports.files import page_path, write_page

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,8 @@ SHOWN_ROWS = 10
 def summary_asset(spec: dg.AssetSpec, group: ShareGroup, name: str) -> dg.AssetsDefinition:
     """Build the asset of one summary: one Parquet file, which is replaced as a whole."""
 
-    @dg.multi_asset(specs=[spec], name=f"{group.name}_{name}", pool=group.run.pool)
-    @retried_if_useful
+    @dg.multi_asset(specs=[spec], name=f"{group.name}_{name}", pool=group.op.pool, op_tags=group.op.tags)
+    @partial(retried_if_useful, policy=group.op.retries)
     def summary(
         context: dg.AssetExecutionContext,
         sharequeue_settings: SettingsResource,

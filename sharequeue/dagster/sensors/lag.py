@@ -19,12 +19,13 @@ from itertools import takewhile
 
 import dagster as dg
 
+from sharequeue.dagster.automation import LagSensor
 from sharequeue.dagster.clocks import has_passed
 from sharequeue.dagster.position import awaited, silence
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.active_runs import Lifeless, at_work, end_gone, latest_runs, reason_of_failure
 from sharequeue.dagster.sensors.outages import SensorAnswer, SensorCursor, keep, sensor_on_state
-from sharequeue.dagster.share_group import LagSensor, ShareGroup
+from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.domain.names import listed, plural
 from sharequeue.reports.waiting_work import GroupWork, work_of

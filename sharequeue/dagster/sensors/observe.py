@@ -28,9 +28,10 @@ from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.active_runs import at_work, end_gone, latest_runs
 from sharequeue.dagster.sensors.lag import FAILED, reason_to_wait, unknown_topics
 from sharequeue.dagster.sensors.outages import SensorAnswer, SensorCursor, keep, sensor_on_state
-from sharequeue.dagster.share_group import ShareGroup, duration
+from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.state_checks import AGE_BOUNDED, LAG_BOUNDED, evaluation, state_results
 from sharequeue.dagster.topics import observed_topics, written_offsets
+from sharequeue.dagster.yaml_values import duration
 from sharequeue.database import Database
 from sharequeue.database.sqlstates import QUERY_CANCELLED, sqlstate
 from sharequeue.domain.names import listed

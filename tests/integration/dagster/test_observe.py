@@ -17,11 +17,12 @@ from sqlalchemy.exc import OperationalError
 
 from sharequeue.dagster import StateResource, position, share_group_defs
 from sharequeue.dagster.assets.reports import spso_and_lag_asset
+from sharequeue.dagster.automation import Automation, LagSensor
 from sharequeue.dagster.names import MEMBER_TAG
 from sharequeue.dagster.reports import figures
 from sharequeue.dagster.resources import SettingsResource
 from sharequeue.dagster.sensors import ObservedAssets, observe_sensor
-from sharequeue.dagster.share_group import TOPIC_PREFIX, Automation, LagSensor
+from sharequeue.dagster.share_group import TOPIC_PREFIX
 from sharequeue.dagster.state_checks import STATE_CHECKS
 from sharequeue.database import Database
 from sharequeue.domain.figures import SharePartitionStatus

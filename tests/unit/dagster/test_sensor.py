@@ -16,10 +16,11 @@ from sqlalchemy.exc import OperationalError
 
 from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.dagster.assets.dead_letters import WRITTEN_UNTIL, reported_until
+from sharequeue.dagster.automation import LagSensor
 from sharequeue.dagster.sensors import lag, lag_sensor
 from sharequeue.dagster.sensors.lag import nothing_to_do, pause_after, reason_to_wait
 from sharequeue.dagster.sensors.outages import LONGEST_PAUSE_SECONDS
-from sharequeue.dagster.share_group import LagSensor, ShareGroup
+from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.reports.waiting_work import GroupWork, WaitingWork
 from tests.fixtures.dagster import share_group

@@ -27,7 +27,8 @@ from sharequeue.dagster.assets.accepted import pipeline_of
 from sharequeue.dagster.assets.replayed import partitions_of, replay_name
 from sharequeue.dagster.lineage import Lineage
 from sharequeue.dagster.names import GROUP_TAG, lease_tag_value
-from sharequeue.dagster.share_group import Backfill, duration
+from sharequeue.dagster.share_group import Backfill
+from sharequeue.dagster.yaml_values import duration
 from sharequeue.spark import KafkaTopic, pipeline
 from tests.fixtures.dagster import share_group
 
@@ -404,7 +405,7 @@ def test_dg_check_yaml_names_the_wrong_field_and_what_is_expected(
     "given",
     [
         {},
-        {"run": {"max_records": "{{ env.MOST }}", "pool": None, "max_seconds": 1.5}},
+        {"run": {"max_records": "{{ env.MOST }}", "max_bytes": None, "max_seconds": 1.5}},
         {"automation": "{{ automation }}", "freshness": None, "key_prefix": ["a", "b"]},
         {"backfill": {"start": "2013-01-01", "partitions": "{{ partitions }}"}, "key_prefix": "a"},
         {"configs": {"share.delivery.count.limit": 5, "share.auto.offset.reset": "earliest"}},
