@@ -1,8 +1,9 @@
 """The allowed host names of the service.
 
 Another site can let its own name resolve to this machine, and a browser then lets its pages read the responses (DNS
-rebinding). So a request must have an allowed host (`SHAREQUEUE_SERVICE_ALLOWED_HOSTS`). Callers are authenticated in
-`admission`.
+rebinding). So a request must have an allowed host (`SHAREQUEUE_SERVICE_ALLOWED_HOSTS`), or the address at which it
+arrived: Prometheus and the kubelet call each replica by its address, and no name was resolved then. Callers are
+authenticated in `admission`.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def is_loopback(host: str) -> bool:
 
 
 class AllowedHosts:
-    """ASGI middleware that refuses requests for a host not in `hosts` (status 400). Ports do not matter; `*` allows
-    all."""
+    """ASGI middleware that refuses requests for a host that is neither in `hosts` nor the address of the connection
+    (status 400). Ports do not matter; `*` allows all."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
         self._app = app
@@ -49,7 +50,7 @@ class AllowedHosts:
         named = HTTPConnection(scope).headers.getlist("host")
         # With two headers, a proxy in front of the service may have checked the other one.
         host = host_name(", ".join(named))
-        if len(named) == 1 and host in self._hosts:
+        if len(named) == 1 and (host in self._hosts or _is_address(host, scope)):
             await self._app(scope, receive, send)
             return
         error = InvalidRequest(
@@ -58,6 +59,15 @@ class AllowedHosts:
         )
         response = JSONResponse({"error_code": error.code, "error_message": error.message}, 400)
         await response(scope, receive, send)
+
+
+def _is_address(host: str, scope: Scope) -> bool:
+    """Return whether a host is the address of this machine to which the request was sent."""
+    server = scope.get("server")
+    try:
+        return server is not None and ip_address(host) == ip_address(server[0])
+    except ValueError:
+        return False
 
 
 def host_name(header: str) -> str:

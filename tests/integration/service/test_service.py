@@ -200,7 +200,7 @@ def test_only_requests_for_our_own_names_are_served(here: Settings) -> None:
     ):
         for host in ("localhost", "127.0.0.1:80", "[::1]:80", "Queue.Example:1", "service"):
             assert client.get("/health", headers={"Host": host}).status_code == 200
-        for host in ("evil.example", "service.evil.example", ""):
+        for host in ("evil.example", "service.evil.example", "127.0.0.2", ""):
             refused = client.get("/health", headers={"Host": host})
             assert (refused.status_code, refused.json()["error_code"]) == (400, 42)
 
