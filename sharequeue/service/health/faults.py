@@ -57,6 +57,9 @@ class Fault:
     partition: int | None = None
 
 
+NOTED_SECONDS = 60.0
+"""How long an error that only a probe sees counts after the last probe that saw it: nobody may probe again."""
+
 _Key = tuple[Kind, str | None, str | None]
 
 
@@ -69,11 +72,15 @@ class Faults:
         self._lock = threading.Lock()
         self._reasons: dict[_Key, str] = {}
         self._since: dict[_Key, float] = {}
+        self._noted: dict[_Key, float] = {}
 
     def note(self, kind: Kind, reason: str | None) -> None:
-        """Record the error of work outside the coordinator; None if the work succeeds again."""
+        """Record the error that a probe has seen; None if it has seen none. An error that is not seen again ends after
+        `NOTED_SECONDS`."""
+        key = kind, None, None
         with self._lock:
-            self._set({(kind, None, None): reason} if reason else {}, lambda key: key[0] == kind)
+            self._noted[key] = self._monotonic()
+            self._set({key: reason} if reason else {}, lambda known: known == key)
 
     def look(self) -> None:
         """Record the errors of the coordinator's last turn."""
@@ -86,9 +93,13 @@ class Faults:
             found["group", group_id, None] = reason
         for topic, reason in dict(watcher.faults).items():
             found["topic", None, topic] = reason
-        kinds = {"group", "topic", *WORK}
         with self._lock:
-            self._set(found, lambda key: key[0] in kinds)
+            self._set(found, self._is_over)
+
+    def _is_over(self, key: _Key) -> bool:
+        """Return whether an error that the coordinator does not have now has ended."""
+        noted = self._noted.get(key)
+        return noted is None or self._monotonic() - noted > NOTED_SECONDS
 
     def _set(self, found: Mapping[_Key, str | None], concerned: Callable[[_Key], bool]) -> None:
         now = self._monotonic()

@@ -101,6 +101,27 @@ def test_a_loop_that_has_ended_is_a_fault(idle: Coordinator, monkeypatch: pytest
         )
 
 
+def test_an_error_that_only_a_probe_saw_ends_without_another_probe(idle: Coordinator) -> None:
+    """It lasts while probes see it, and a minute longer. A probe that succeeds ends it at once."""
+    now = [0.0]
+    faults = Faults(idle, monotonic=lambda: now[0])
+
+    def ages() -> list[float]:
+        faults.look()
+        return [fault.age_seconds for fault in faults.of_this_replica()]
+
+    for now[0] in (0.0, 50.0, 100.0):
+        faults.note("broker", "Kafka does not answer")
+    now[0] = 150.0
+    assert ages() == [150.0]
+    now[0] = 161.0
+    assert ages() == []
+    faults.note("broker", "Kafka does not answer")
+    assert ages() == [0.0]
+    faults.note("broker", None)
+    assert ages() == []
+
+
 def test_a_turn_that_fails_without_a_text_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
