@@ -21,7 +21,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sharequeue.database import Database
 from sharequeue.domain import traces
-from sharequeue.domain.errors import ShareError, first_line
+from sharequeue.domain.errors import (
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    ShareError,
+    UnknownServerError,
+    first_line,
+)
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.health.faults import Fault, Faults, recorded_faults
 from sharequeue.service.health.single_flight import SingleFlight
@@ -91,6 +97,9 @@ class Own:
             ["error_code"],
             registry=self.registry,
         )
+        # From the start, for the errors of the service itself: a rate needs the value before the first error.
+        for error in (UnknownServerError, CoordinatorNotAvailable, NotCoordinator):
+            self.heartbeats.labels(str(error.code))
         self.requests = Histogram(
             "sharequeue_request_duration_seconds",
             "How long requests take, by operation: the last part of the path.",
