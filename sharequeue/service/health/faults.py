@@ -75,7 +75,7 @@ class Faults:
         self._noted: dict[_Key, float] = {}
 
     def note(self, kind: Kind, reason: str | None) -> None:
-        """Record the error that a probe has seen; None if it has seen none. An error that is not seen again ends after
+        """Record the error that a probe has seen, or None. An error that is not seen again ends after
         `NOTED_SECONDS`."""
         key = kind, None, None
         with self._lock:

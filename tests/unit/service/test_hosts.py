@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -67,6 +66,8 @@ def test_the_address_at_which_a_request_arrived_is_a_host_of_ours(
 
     async def arriving(scope: Scope, receive: Receive, send: Send) -> None:
         server = None if arrived_at is None else (arrived_at, 28080)
-        await app(scope | {"server": server} if scope["type"] == "http" else scope, receive, send)
+        if scope["type"] == "http":
+            scope["server"] = server
+        await app(scope, receive, send)
 
     assert TestClient(arriving).get("/", headers={"Host": host}).status_code == status
