@@ -26,6 +26,7 @@ from sharequeue.domain.java import launchers_home
 from sharequeue.domain.settings import Settings, jar_sets
 from sharequeue.domain.settings.jar_sets import JarSetMissing, fetch_command, folder_of
 from sharequeue.spark.signals import kept_handlers
+from sharequeue.spark.submitted import is_submitted, submitted_session
 from sharequeue.spark.waits import named_wait
 
 CONNECTOR = "kafka"
@@ -78,7 +79,7 @@ class JarsDoNotFit(SparkNotReady):
 
 def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     """Return the session of this process, made at the first call. `conf` overrides everything set here. An existing
-    session of any origin is returned as it is.
+    session of any origin is returned as it is; in a process of `spark-submit`, the session has its configuration.
 
     Raises SparkNotReady when the connector's jars are missing or the JVM does not start.
     """
@@ -88,6 +89,10 @@ def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | N
     if there is not None and there.sparkContext._jsc is not None:
         return there
     refuse_connect()
+    if is_submitted():
+        session = submitted_session(app_name, conf or {})
+        refuse_connect(session)
+        return session
     chosen = {**configuration(settings, app_name), **(conf or {})}
     spark_conf = SparkConf(loadDefaults=False)
     for name, value in chosen.items():
