@@ -1,0 +1,226 @@
+"""Drivers that `spark-submit` starts on a standalone cluster, for Dagster and by hand: as clients of the cluster, and
+inside of it. They are killed and cancelled, their messages are lost, and Dagster dies before them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import psutil
+import pytest
+
+from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG
+from sharequeue.domain.settings import Settings
+from sharequeue.spark.session import connector_jars
+from sharequeue.state import State
+from tests import archive
+from tests.fixtures.cluster import RECORDS, Cluster
+from tests.fixtures.stack import REPOSITORY
+from tests.waiting import PATIENCE_S, wait_until
+
+pytestmark = pytest.mark.timeout(900)
+
+ALL = 2 * RECORDS
+PIPELINE = """
+import time
+from pathlib import Path
+
+from sharequeue.spark import pipeline
+
+SIGNALS = Path({signals!r})
+COLUMNS = "topic string, partition int, offset long, lease_id long, outcome string"
+
+
+def accepted(batches):
+    import pyarrow as pa
+
+    for batch in batches:
+        (SIGNALS / "working").touch()
+        while not (SIGNALS / "go").exists():
+            time.sleep(0.05)
+        outcome = pa.array(["accept"] * batch.num_rows, pa.string())
+        yield pa.RecordBatch.from_arrays([*batch.columns, outcome], names=[*batch.schema.names, "outcome"])
+
+
+@pipeline(group={group!r}, topics=[{topic!r}], sink="launched", try_empty=False)
+def job(records):
+    return records.select("topic", "partition", "offset", "lease_id").mapInArrow(accepted, COLUMNS)
+"""
+SUBMIT = "from sharequeue.cli import main\n\nmain()\n"
+LOCATION = """
+import dagster as dg
+
+from sharequeue.dagster import ShareGroup, share_group_defs, share_group_resources
+
+queue = ShareGroup(
+    group={group!r},
+    topics=[{topic!r}],
+    name="launched",
+    pipeline="launched_queue:job",
+    run={{"launch": {{"client": "elsewhere", "arguments": {{"command": {command!r}}}}}}},
+)
+client = dg.PipesSubprocessClient(termination_timeout_seconds=60)
+defs = dg.Definitions.merge(
+    share_group_defs(queue), share_group_resources(), dg.Definitions(resources={{"elsewhere": client}})
+)
+"""
+
+
+@dataclass
+class Launches:
+    """A queue on a cluster, and Dagster's runs of it, each in a process of its own."""
+
+    group: str
+    topic: str
+    folder: Path
+    environment: dict[str, str]
+    state: State
+    submit: list[str]
+    runs: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def begin(self, command: list[str] | None = None) -> subprocess.Popen[bytes]:
+        """Let Dagster run the asset `accepted`; its driver waits with its first records for `go`."""
+        location = self.folder / "location.py"
+        command = command or [*self.submit, str(self.folder / "submit.py"), "run"]
+        location.write_text(LOCATION.format(group=self.group, topic=self.topic, command=command))
+        with (self.folder / f"dagster-{len(self.runs)}.log").open("wb") as log:
+            run = subprocess.Popen(
+                [sys.executable, "-m", "dagster", "asset", "materialize"]
+                + ["-f", str(location), "--select", "key:launched/accepted"],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.runs.append(run)
+        return run
+
+    def go(self) -> None:
+        """Let tasks go on."""
+        (self.folder / "go").touch()
+
+    def works(self) -> None:
+        """Wait until a task is at work."""
+        working = self.folder / "working"
+        wait_until(working.exists, PATIENCE_S, otherwise=self.log)
+        working.unlink()
+
+    def ends(self, run: subprocess.Popen[bytes]) -> int:
+        """Wait for the end of Dagster's process; return its exit code."""
+        return run.wait(PATIENCE_S)
+
+    def log(self) -> str:
+        """What the last process of Dagster has said."""
+        return (self.folder / f"dagster-{len(self.runs) - 1}.log").read_text(errors="replace")[-6000:]
+
+    def of_dagster(self) -> tuple[dg.DagsterRun, list[str], dict[str, Any]]:
+        """The last run as Dagster has it, its log, and the metadata of its materialization."""
+        with dg.DagsterInstance.from_config(self.environment["DAGSTER_HOME"]) as instance:
+            (run,) = instance.get_runs(limit=1)
+            entries = instance.all_logs(run.run_id)
+        events = [entry.dagster_event for entry in entries if entry.dagster_event]
+        made = [each.materialization for each in events if each.event_type_value == "ASSET_MATERIALIZATION"]
+        values = {key: value.value for each in made for key, value in each.metadata.items()}
+        return run, [entry.user_message for entry in entries], values
+
+    def processes(self) -> list[psutil.Process]:
+        """The processes of drivers: `spark-submit`'s JVM and its Python process."""
+        found = []
+        for each in psutil.process_iter(["cmdline"]):
+            words = " ".join(each.info["cmdline"] or [])
+            if str(self.folder / "submit.py") in words and "dagster" not in words:
+                found.append(each)
+        return found
+
+    def accepted(self) -> int:
+        """Records that count as accepted."""
+        return sum(row.records for row in self.state.outputs.counted(self.group, "launched"))
+
+
+@pytest.fixture
+def launches(
+    cluster: Cluster, group: str, filled: str, settings: Settings, service: str, state: State
+) -> Iterator[Launches]:
+    """Give a queue with records, and the means to launch its drivers on the cluster."""
+    folder = cluster.folder / group
+    folder.mkdir()
+    (folder / "dagster").mkdir()
+    (folder / "submit.py").write_text(SUBMIT)
+    (folder / "launched_queue.py").write_text(PIPELINE.format(group=group, topic=filled, signals=str(folder)))
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    conf = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": archive.OF_SPARK,
+        "spark.executor.cores": "1",
+        "spark.ui.enabled": "false",
+    }
+    submit = [str(Path(spec.origin).parent / "bin" / "spark-submit"), "--master", cluster.master]
+    submit += ["--jars", ",".join(map(str, connector_jars(settings)))]
+    submit += ["--py-files", str(folder / "launched_queue.py")]
+    submit += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    environment = {
+        **os.environ,
+        "DAGSTER_HOME": str(folder / "dagster"),
+        "SHAREQUEUE_HOME": str(settings.home),
+        "SHAREQUEUE_SERVICE_URL": service,
+        "SHAREQUEUE_OUTPUT": str(folder / "output"),
+        "SHAREQUEUE_OUTPUT_SHARED": "true",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(REPOSITORY),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    given = Launches(group, filled, folder, environment, state, submit)
+    yield given
+    given.go()
+    for process in [
+        *(psutil.Process(run.pid) for run in given.runs if run.poll() is None),
+        *given.processes(),
+    ]:
+        process.kill()
+    for run in given.runs:
+        run.wait(PATIENCE_S)
+
+
+def test_a_driver_of_spark_submit_does_the_run_of_dagster(launches: Launches) -> None:
+    """`--deploy-mode client`: figures, member and leases as of a run in Dagster's process."""
+    launches.go()
+    begun = time.monotonic()
+    assert launches.ends(launches.begin()) == 0, launches.log()
+    print(f"run of Dagster by spark-submit: {time.monotonic() - begun:.1f} s")
+    run, lines, shown = launches.of_dagster()
+    assert run.status == dg.DagsterRunStatus.SUCCESS
+    assert (shown["accepted_records"], shown["lag_records"], launches.accepted()) == (ALL, 0, ALL)
+    assert (shown["member"], bool(run.tags[LEASES_TAG])) == (run.tags[MEMBER_TAG], True)
+    print(f"run of the driver: {shown['run_seconds']} s")
+
+
+def test_a_cancelled_run_stops_its_driver(launches: Launches) -> None:
+    """SIGINT of Dagster's process, as "terminate" sends it: the driver gives back what it holds, and no record is at
+    fault; another run does the rest."""
+    run = launches.begin()
+    launches.works()
+    begun = time.monotonic()
+    run.send_signal(signal.SIGINT)
+    launches.ends(run)
+    print(f"cancelled after {time.monotonic() - begun:.1f} s")
+    print(launches.log())
+    assert not launches.state.figures.leases(launches.group)
+    print(launches.state.figures.describe(launches.group))
+    wait_until(lambda: not launches.processes(), PATIENCE_S, otherwise=launches.log)
+    assert 0
