@@ -100,6 +100,9 @@ STOPPED = (
     metavar="PIPELINE",
     help="The pipeline that worked on the group before, if this one replaces it.",
 )
+@click.option(
+    "--allow-left", is_flag=True, help="End with 0, not with 3, if records are left for a later run."
+)
 @click.option("--progress/--no-progress", default=True, show_default=True, help="Show progress on stderr.")
 @click.option(
     "--pipes",
@@ -122,6 +125,7 @@ def run(
     dry_run: bool,
     records: int | None,
     replaces: str | None,
+    allow_left: bool,
     progress: bool,
     pipes: str | None,
     dagster_pipes_context: str | None,
@@ -189,7 +193,7 @@ def run(
         return
     left = _left(settings, found, report)
     output.one_row({**asdict(report), "left": left}, str(report))
-    if left or not _is_known(report):
+    if (left or not _is_known(report)) and not allow_left:
         context.exit(WORK_LEFT)
 
 

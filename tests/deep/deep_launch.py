@@ -3,6 +3,7 @@ inside of it. They are killed and cancelled, their messages are lost, and Dagste
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,9 +18,11 @@ from typing import Any
 import dagster as dg
 import psutil
 import pytest
+from dagster_pipes import DAGSTER_PIPES_MESSAGES_ENV_VAR, encode_param
 
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG
 from sharequeue.domain.settings import Settings
+from sharequeue.groups.configs import alter_group_configs
 from sharequeue.spark.session import connector_jars
 from sharequeue.state import State
 from tests import archive
@@ -30,6 +33,7 @@ from tests.waiting import PATIENCE_S, wait_until
 pytestmark = pytest.mark.timeout(900)
 
 ALL = 2 * RECORDS
+SHORT_LOCK_MS = 5000
 PIPELINE = """
 import time
 from pathlib import Path
@@ -91,11 +95,11 @@ class Launches:
         """Let Dagster run the asset `accepted`; its driver waits with its first records for `go`."""
         location = self.folder / "location.py"
         command = command or [*self.submit, str(self.folder / "submit.py"), "run"]
+        materialize = [sys.executable, "-m", "dagster", "asset", "materialize"]
         location.write_text(LOCATION.format(group=self.group, topic=self.topic, command=command))
         with (self.folder / f"dagster-{len(self.runs)}.log").open("wb") as log:
             run = subprocess.Popen(
-                [sys.executable, "-m", "dagster", "asset", "materialize"]
-                + ["-f", str(location), "--select", "key:launched/accepted"],
+                [*materialize, "-f", str(location), "--select", "key:launched/accepted"],
                 cwd=self.folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -143,6 +147,25 @@ class Launches:
                 found.append(each)
         return found
 
+    def on_the_cluster(self, waits: bool) -> list[str]:
+        """The command whose driver a worker starts."""
+        (core,) = Path(self.submit[0]).parents[1].glob("jars/spark-core_*.jar")
+        place = ["--deploy-mode", "cluster", "--class", "org.apache.spark.deploy.PythonRunner"]
+        place += ["--conf", f"spark.standalone.submit.waitAppCompletion={str(waits).lower()}"]
+        return [*self.submit, *place, str(core), str(self.folder / "submit.py"), str(self.folder), "run"]
+
+    def held(self) -> tuple[int, int]:
+        """Records that are leased, and those that are suspects."""
+        statuses = self.state.figures.describe(self.group)
+        return sum(each.acquired for each in statuses), sum(each.suspects for each in statuses)
+
+    def finishes(self) -> None:
+        """Let a run do what is left, when no lock is in its way."""
+        self.go()
+        wait_until(lambda: bool(self.state.sweep()) and self.held()[0] == 0, PATIENCE_S, otherwise=self.held)
+        assert self.ends(self.begin()) == 0, self.log()
+        assert self.accepted() == ALL
+
     def accepted(self) -> int:
         """Records that count as accepted."""
         return sum(row.records for row in self.state.outputs.counted(self.group, "launched"))
@@ -153,6 +176,7 @@ def launches(
     cluster: Cluster, group: str, filled: str, settings: Settings, service: str, state: State
 ) -> Iterator[Launches]:
     """Give a queue with records, and the means to launch its drivers on the cluster."""
+    alter_group_configs(state.database, group, {"share.record.lock.duration.ms": SHORT_LOCK_MS})
     folder = cluster.folder / group
     folder.mkdir()
     (folder / "dagster").mkdir()
@@ -202,12 +226,46 @@ def test_a_driver_of_spark_submit_does_the_run_of_dagster(launches: Launches) ->
     launches.go()
     begun = time.monotonic()
     assert launches.ends(launches.begin()) == 0, launches.log()
-    print(f"run of Dagster by spark-submit: {time.monotonic() - begun:.1f} s")
     run, lines, shown = launches.of_dagster()
+    print(f"by Dagster: {time.monotonic() - begun:.1f} s, of which the run {shown['run_seconds']} s")
     assert run.status == dg.DagsterRunStatus.SUCCESS
     assert (shown["accepted_records"], shown["lag_records"], launches.accepted()) == (ALL, 0, ALL)
     assert (shown["member"], bool(run.tags[LEASES_TAG])) == (run.tags[MEMBER_TAG], True)
-    print(f"run of the driver: {shown['run_seconds']} s")
+    assert any(line.startswith("round 1: 800 records done") for line in lines)
+
+
+def test_a_driver_without_dagster(launches: Launches) -> None:
+    """The same by hand: one line of figures. A signal to the JVM ends the run as cancelled, and Spark Connect is
+    refused: it has no driver."""
+    command = [
+        *launches.submit,
+        str(launches.folder / "submit.py"),
+        "run",
+        "launched_queue:job",
+        "-o",
+        "json",
+    ]
+    by_hand = {"cwd": launches.folder, "env": launches.environment, "stderr": subprocess.DEVNULL}
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, **by_hand)  # type: ignore[call-overload]
+    launches.works()
+    driver.send_signal(signal.SIGTERM)
+    assert driver.wait(PATIENCE_S) == 143
+    assert launches.held() == (0, 0)
+    launches.go()
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False, **by_hand)  # type: ignore[call-overload]
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["accepted"] == launches.accepted() == ALL
+    remote = {**launches.environment, "SPARK_REMOTE": "sc://127.0.0.1:1"}
+    refused = subprocess.run(
+        [sys.executable, "-m", "sharequeue.cli", "run", "launched_queue:job"],
+        cwd=launches.folder,
+        env=remote,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 1
+    assert "SPARK_REMOTE selects Spark Connect" in refused.stderr
 
 
 def test_a_cancelled_run_stops_its_driver(launches: Launches) -> None:
@@ -217,10 +275,78 @@ def test_a_cancelled_run_stops_its_driver(launches: Launches) -> None:
     launches.works()
     begun = time.monotonic()
     run.send_signal(signal.SIGINT)
-    launches.ends(run)
+    assert launches.ends(run) == 1
     print(f"cancelled after {time.monotonic() - begun:.1f} s")
-    print(launches.log())
-    assert not launches.state.figures.leases(launches.group)
-    print(launches.state.figures.describe(launches.group))
+    assert launches.held() == (0, 0)
+    assert not launches.processes()
+    launches.finishes()
+
+
+def test_a_killed_driver_fails_its_run(launches: Launches) -> None:
+    """SIGKILL of its JVM and its Python process: the run says what it had leased, and the locks lapse."""
+    run = launches.begin()
+    launches.works()
+    for process in launches.processes():
+        process.kill()
+    assert launches.ends(run) == 1
+    failed, lines, _ = launches.of_dagster()
+    assert failed.status == dg.DagsterRunStatus.FAILURE
+    assert any("the driver ended without an answer" in line for line in launches.log().splitlines()), lines
+    assert failed.tags[LEASES_TAG]
+    held, suspects = launches.held()
+    assert (held, suspects) == (ALL, 0)
+    launches.finishes()
+
+
+def test_lost_messages_lose_figures_alone(launches: Launches) -> None:
+    """The messages go nowhere: the run succeeds, with a warning."""
+    nowhere = f"{DAGSTER_PIPES_MESSAGES_ENV_VAR}={encode_param({'path': os.devnull})}"
+    launches.go()
+    run = launches.begin(["env", nowhere, *launches.submit, str(launches.folder / "submit.py"), "run"])
+    assert launches.ends(run) == 0, launches.log()
+    done, lines, shown = launches.of_dagster()
+    assert any("the figures of this run are unknown" in line for line in lines)
+    assert (shown["lag_records"], shown["member"]) == (0, done.tags[MEMBER_TAG])
+    assert launches.accepted() == ALL
+
+
+def test_a_driver_survives_dagster(launches: Launches) -> None:
+    """SIGKILL of Dagster's processes: the driver is not at fault, and does all the work."""
+    run = launches.begin()
+    launches.works()
+    drivers = launches.processes()
+    of_dagster = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
+    for process in of_dagster:
+        if process not in drivers and not any("java" in word for word in process.cmdline()[:1]):
+            process.kill()
+    run.wait(PATIENCE_S)
+    launches.go()
+    wait_until(lambda: launches.accepted() == ALL, PATIENCE_S, otherwise=launches.log)
     wait_until(lambda: not launches.processes(), PATIENCE_S, otherwise=launches.log)
-    assert 0
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_driver_on_the_cluster(launches: Launches, waits: bool) -> None:
+    """`--deploy-mode cluster`, which Spark refuses for Python on such a cluster: `PythonRunner` is the application.
+    Whether `spark-submit` waits for its end or not, Dagster's run does. The driver has the environment of the
+    submission."""
+    launches.go()
+    run = launches.begin(launches.on_the_cluster(waits))
+    assert launches.ends(run) == 0, launches.log()
+    _, lines, shown = launches.of_dagster()
+    assert launches.accepted() == ALL
+    assert (shown["lag_records"], shown.get("accepted_records", ALL)) == (0, ALL), lines
+
+
+def test_a_cancelled_run_takes_the_records_from_its_driver_on_the_cluster(launches: Launches) -> None:
+    """`spark-submit` ends, and its driver does not: Dagster gives its records back, and it ends without them."""
+    run = launches.begin(launches.on_the_cluster(waits=True))
+    launches.works()
+    begun = time.monotonic()
+    run.send_signal(signal.SIGINT)
+    assert launches.ends(run) == 1
+    print(f"cancelled after {time.monotonic() - begun:.1f} s")
+    assert launches.held() == (0, 0)
+    wait_until(lambda: not launches.processes(), PATIENCE_S, otherwise=launches.log)
+    assert launches.held() == (0, 0)
+    launches.finishes()
