@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-__all__ = ["ExtraMissing", "require"]
+__all__ = ["ExtraMissing", "require", "require_classic_spark"]
 
 
 class ExtraMissing(ImportError):
@@ -18,6 +18,16 @@ def require(extra: str, *modules: str) -> None:
         raise ExtraMissing(
             f"sharequeue.{extra} needs additional packages: pip install 'sharequeue[{extra}]' "
             f"(not found: {', '.join(missing)})"
+        )
+
+
+def require_classic_spark() -> None:
+    """Raise `ExtraMissing` if only the client of Spark Connect is installed."""
+    if not _found("pyspark.core"):
+        raise ExtraMissing(
+            "only the client of Spark Connect is installed (pyspark-client, databricks-connect). It has no JVM, "
+            "through which a lease reaches Spark's jobs, the files and Kafka's connector: run where the whole of "
+            "Spark is (pip install 'sharequeue[spark]'). Nothing was leased."
         )
 
 

@@ -44,9 +44,10 @@ the files that killed runs left, `report` has the figures, `table` prints them, 
 
 from __future__ import annotations
 
-from sharequeue.domain.extras import require
+from sharequeue.domain.extras import require, require_classic_spark
 
 require("spark", "pyspark", "pandas")  # before the imports: the error names the extra to install
+require_classic_spark()
 
 from sharequeue.outputs.errors import NoSuchSink, NotFiles, OutputDamaged, OutputNotReachable
 from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable

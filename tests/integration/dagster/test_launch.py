@@ -14,7 +14,12 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
-from dagster_pipes import DAGSTER_PIPES_MESSAGES_ENV_VAR, PipesContext, encode_param
+from dagster_pipes import (
+    DAGSTER_PIPES_MESSAGES_ENV_VAR,
+    PipesContext,
+    encode_param,
+    open_dagster_pipes,
+)
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
@@ -43,6 +48,11 @@ def half(records: DataFrame) -> DataFrame:
 def broken(records: DataFrame) -> DataFrame:
     """A handler without outcomes."""
     return records
+
+
+def opened() -> PipesContext:
+    """Open the context, as for a client that keeps it in a store."""
+    return open_dagster_pipes()
 
 
 class Here(dg.PipesClient):
@@ -188,7 +198,8 @@ def test_what_an_ended_driver_held_is_given_back_only_to_a_cancelled_run(
 ) -> None:
     """A driver without an answer: its run fails and names its leases; the locks decide. One that was cancelled: its
     records come back at once. Then a run whose messages are lost does the rest, and says that its figures are."""
-    succeeded, run, log = queue.run(Here(), max_records=8, max_rounds=1)
+    opener = {"options": ["--pipes", f"{__name__}:opened"]}
+    succeeded, run, log = queue.run(Here(), arguments=opener, max_records=8, max_rounds=1)
     assert succeeded
     shown = metadata(log)
     assert (shown["leased_records"], shown["place"]) == (8, "here")

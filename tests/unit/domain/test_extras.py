@@ -55,6 +55,20 @@ def test_what_needs_an_extra_names_it(extra: str) -> None:
     assert f"sharequeue.{extra} needs additional packages: pip install 'sharequeue[{extra}]'" in ran.stderr
 
 
+def test_the_client_of_spark_connect_is_not_enough() -> None:
+    """It is named, with what it lacks, before anything is imported that it lacks."""
+    ran = run(
+        """
+        sys.argv = ["sharequeue", "run", "queues.orders:orders"]
+        from sharequeue.cli import main
+        main()
+        """,
+        "pyspark.core",
+    )
+    assert (ran.returncode, ran.stderr.count("\n")) == (1, 1), ran.stderr
+    assert "only the client of Spark Connect is installed" in ran.stderr
+
+
 def test_a_command_that_needs_an_extra_names_it_in_one_line() -> None:
     """`sharequeue serve` without the service's packages ends with exit code 1, and no traceback."""
     ran = run(
