@@ -95,8 +95,18 @@ def _value(expression: Any, before: Samples, now: Samples) -> Any:
     if isinstance(expression, promql.Call):
         return _called(expression, before, now)
     assert isinstance(expression, promql.BinaryExpr), f"{expression} is not read here"
+    _refuse_other_matching(expression)
     left, right = (_value(each, before, now) for each in (expression.lhs, expression.rhs))
     how = str(expression.op)
+    if how == "or":
+        return right | left
+    if how == "unless":
+        everything = expression.modifier is not None and expression.modifier.matching is not None
+        return {
+            labels: value
+            for labels, value in left.items()
+            if labels not in right and not (everything and right)
+        }
     if how == "and" or how in _COMPUTED:
         return {
             labels: value if how == "and" else _COMPUTED[how](value, right[labels])
@@ -105,6 +115,15 @@ def _value(expression: Any, before: Samples, now: Samples) -> Any:
         }
     compare = _COMPARED[how]
     return {labels: value for labels, value in left.items() if compare(value, right)}
+
+
+def _refuse_other_matching(expression: Any) -> None:
+    """Refuse to match by anything but all labels, or, where something must be missing, by none (`unless on ()`)."""
+    matching = None if expression.modifier is None else expression.modifier.matching
+    if matching is not None:
+        assert str(expression.op) == "unless", f"{expression} is not read here"
+        assert "Include" in str(matching.type), f"{expression} is not read here"
+        assert matching.labels == [], f"{expression} is not read here"
 
 
 def _selected(selector: Any, of: Samples) -> Vector:
@@ -133,6 +152,8 @@ def _aggregated(expression: Any, vector: Vector) -> Vector:
 
 def _called(expression: Any, before: Samples, now: Samples) -> Vector:
     name = expression.func.name
+    if name == "absent":
+        return {} if _value(expression.args[0], before, now) else {frozenset(): 1.0}
     if name in ("rate", "increase"):
         (ranged,) = expression.args
         seconds = ranged.range.total_seconds() if name == "rate" else 1.0
