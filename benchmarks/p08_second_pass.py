@@ -1,11 +1,8 @@
-"""P8, P18: a second read of failed records, compared with plain scans by Spark's connector.
+"""P8: a second read of failed records from the log, compared with plain scans by Spark's connector.
 
-P8: one in a hundred of a topic's records was released. Single scattered records are read by a scan over all and a
+One in a hundred of a topic's records was released. Single scattered records are read by a scan over all and a
 join with the leased ranges, compared with a plain scan of the same range with the same reader options. For records in
 clusters only the clusters are read, compared with a plain scan of as many contiguous records.
-
-P18: one in ten thousand was released, less than one in a log batch, compared with a plain scan of their range, and
-with our own scan of it.
 """
 
 from __future__ import annotations
@@ -15,12 +12,11 @@ from functools import partial
 
 from pyspark.sql import DataFrame
 
-from benchmarks.harness import Side, Table, case, in_turn, seconds, side_rows, side_table
+from benchmarks.harness import Side, Table, case, in_turn, seconds, side_rows
 from benchmarks.stack import PARTITIONS, RECORD_BYTES, connector, fill, second_leases, session, stack, total
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import Lease
 from sharequeue.spark.reading.frame import leased_records
-from sharequeue.spark.reading.options import SEEK
 
 CLUSTERS = 4
 """By partition."""
@@ -72,27 +68,3 @@ def second_pass(records: int = 2_000_000, rounds: int = 5) -> Iterator[Table]:
     ]
     title = f"a second pass over {records:,} records"
     yield Table(("side", f"seconds, median of {rounds}", "range", "× the plain scan's time"), rows, title)
-
-
-@case("P18", "as chosen ≤ 0.3 × the plain scan's time", records=2_000_000, rounds=3)
-def sought(records: int = 4_000_000, rounds: int = 5) -> Iterator[Table]:
-    """Compare a second pass over one record in ten thousand with a plain scan."""
-    with stack() as settings, session(settings) as spark:
-        fill(settings, TOPIC, records, batch_bytes=65_536)
-        leases = second_leases(
-            settings, TOPIC, records, lambda each: OffsetSet.from_offsets(range(5_000, each, 10_000))
-        )
-        wanted = sum(lease.offsets.count for lease in leases)
-        ranges = {
-            lease.share_partition.partition: (lease.offsets.first, lease.offsets.end) for lease in leases
-        }
-        hull = sum(end - first for first, end in ranges.values())
-        leased = partial(leased_records, spark, settings, leases, headers=False)
-        scan = "plain scan of the range"
-        sides: dict[str, Side] = {
-            scan: lambda: seconds(lambda: read(hull, connector(settings, spark, TOPIC, ranges))),
-            "leased, scanned": lambda: seconds(lambda: read(wanted, leased(options={SEEK: "never"}))),
-            "leased, as chosen: sought": lambda: seconds(lambda: read(wanted, leased())),
-        }
-        measured = in_turn(sides, rounds)
-    yield side_table(measured, base=scan, title=f"{wanted:,} of {hull:,} records")

@@ -1,9 +1,9 @@
 """Read the records of topics by their offsets.
 
 Every consumer that reads a topic as a log is opened here: for dead letters and their records, for browsing, for
-samples, for scattered leased records that Spark's tasks seek, for the share consumer. They join no group and commit
-nothing. An offset without a record (removed, compacted, aborted, a transaction's marker) yields nothing. Silence of
-the broker is an error and never means that records are absent.
+samples, for leased records that Spark's connector cannot represent, for the share consumer. They join no group and
+commit nothing. An offset without a record (removed, compacted, aborted, a transaction's marker) yields nothing.
+Silence of the broker is an error and never means that records are absent.
 
 `PartitionReader` and what it uses are sent to Spark's executors by value: they need confluent-kafka, and nothing of
 this package.
@@ -54,7 +54,9 @@ SEEKING = {
     # The end of an unreadable batch is searched with reads that fail.
     "fetch.error.backoff.ms": 20,
 }
-"""The config for wanted records that are far apart."""
+"""The config for single records."""
+AHEAD = {"queued.max.messages.kbytes": 16 * 1024}
+"""The config for reading that may end soon: no more than a few large records are fetched ahead."""
 NEAR = 1000
 """Gaps of up to this many offsets are read, not skipped: cheaper than a seek for records of ordinary size."""
 TIMEOUT_SECONDS = 30.0
@@ -70,8 +72,7 @@ def client() -> Any:
         import confluent_kafka
     except ImportError as error:
         raise ImportError(
-            "an executor seeks records and lacks confluent-kafka: install it there, or leave out the reader's option"
-            " sharequeue.seek"
+            "an executor reads records by offset and lacks confluent-kafka: install it there"
         ) from error
     return confluent_kafka
 
@@ -89,8 +90,8 @@ class RecordReader:
 
     def __init__(self, settings: Settings, isolation_level: str = READ_UNCOMMITTED, **config: Any) -> None:
         self._settings = settings
-        # Reading may end soon: no more than a few large records are fetched ahead.
-        self._config = {"queued_max_messages_kbytes": 16 * 1024, "isolation_level": isolation_level, **config}
+        ahead = {name.replace(".", "_"): value for name, value in AHEAD.items()}
+        self._config = {**ahead, "isolation_level": isolation_level, **config}
         self._consumer: Consumer | None = None
         self._partition: PartitionReader | None = None
 

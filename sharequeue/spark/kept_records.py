@@ -119,20 +119,20 @@ class KeptFiles:
         }
         return KeptReads(intact, in_files)
 
-    def records(self, leases: Sequence[Lease], kept: KeptReads, *, seek: bool = False) -> DataFrame:
+    def records(self, leases: Sequence[Lease], kept: KeptReads, *, by_offset: bool = False) -> DataFrame:
         """Return the records of these leases, from kept files and from the log (`TopicSource.records`)."""
         pieces, rest = divide(leases, kept.rows)
         if not pieces:
-            return self.source.records(leases, seek=seek)
+            return self.source.records(leases, by_offset=by_offset)
         folders = sorted({piece.row.location for piece in pieces})
         try:
             rows = _rows_in(self.source.spark, folders)
         except AnalysisException as error:  # a folder has gone since
             if not self.found_damaged(error, leases, kept):
                 raise
-            return self.source.records(leases, seek=seek)
+            return self.source.records(leases, by_offset=by_offset)
         records = records_from(rows, pieces, kept.in_files, headers=self.source.headers)
-        return records.unionByName(self.source.records(rest, seek=seek)) if rest else records
+        return records.unionByName(self.source.records(rest, by_offset=by_offset)) if rest else records
 
     def found_damaged(self, error: Exception, leases: Sequence[Lease], kept: KeptReads) -> bool:
         """Return whether an error of a job that read these leases comes from kept files. They are then forgotten,

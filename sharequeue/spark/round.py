@@ -59,6 +59,7 @@ from sharequeue.spark.output.lease_files import WrittenFiles, rejected
 from sharequeue.spark.output.owners import refuse_taken
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.progress import Progress
+from sharequeue.spark.reading.source import by_scan_or_offset
 from sharequeue.spark.report import RoundReport, counted
 from sharequeue.spark.sinks.interface import AcceptedRows, Refused, SinkStep
 from sharequeue.spark.spark_jobs import uncache
@@ -225,11 +226,13 @@ class Round:
                 reads = JobReads(some, self.run.kept, kept, partial(self._handled, some))
                 self.planned.append(SparkJob(some, reads.handled(), reads.otherwise))
 
-    def _handled(self, leases: Sequence[Lease], kept: KeptReads, seek: bool) -> DataFrame:
+    def _handled(self, leases: Sequence[Lease], kept: KeptReads, by_offset: bool) -> DataFrame:
         """Return the handler's result for the records of these leases, with rows for raw records to keep."""
         files, source = self.run.kept, self.run.source
         records = (
-            source.records(leases, seek=seek) if files is None else files.records(leases, kept, seek=seek)
+            source.records(leases, by_offset=by_offset)
+            if files is None
+            else files.records(leases, kept, by_offset=by_offset)
         )
         self.records.append(records)
         offered = Offered(records) if self.order is None else self.order.offered(records, leases)
@@ -258,8 +261,9 @@ class Round:
             return written
         run, columns = self.run, self.planned[0].handled.schema
         with self._stage("read back"), self._intact(written, leases), run.source.outages_are_named(leases):
-            rows = rows_of(run.source, leases, written, run.job.without_row)
-            self.cut = find_cut(self.order, leases, rows)
+            rows = partial(rows_of, run.source, leases, written, run.job.without_row)
+            order = self.order
+            self.cut = by_scan_or_offset(lambda by_offset: find_cut(order, leases, rows(by_offset)))
             some = [lease for lease in leases if lease.lease_id in self.cut.changed]
             if not some:
                 return written

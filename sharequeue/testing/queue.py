@@ -293,7 +293,7 @@ class _Lists:
 
     all: DataFrame
 
-    def records(self, leases: Sequence[Lease]) -> DataFrame:
+    def records(self, leases: Sequence[Lease], *, by_offset: bool = False) -> DataFrame:
         wanted = [(lease.lease_id, offset) for lease in leases for offset in lease.offsets.iter_offsets()]
         some = self.all.sparkSession.createDataFrame(wanted, "lease_id long, offset long")
         return self.all.join(some, ["lease_id", "offset"], "left_semi")
@@ -310,6 +310,6 @@ class _Lists:
         return False
 
     def scanned(
-        self, scan: object, isolation_level: str, only_for: str | None = None, *, seek: bool = False
+        self, scan: object, isolation_level: str, only_for: str | None = None, *, by_offset: bool = False
     ) -> DataFrame:
         return self.all

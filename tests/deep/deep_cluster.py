@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from sharequeue.database import Database
-from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
-from sharequeue.domain.values import AcknowledgeType, SharePartition
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import optional_jars
 from sharequeue.local.stack import StackInfo
@@ -25,11 +26,11 @@ from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from tests import single
 from tests.fixtures.cluster import HOSTS, RECORDS, Cluster, cluster_on, executor_of
 from tests.fixtures.object_stores import S3
-from tests.fixtures.pipelines import Holder, MakeTable, Produce, all_accepted, job_of
-from tests.waiting import wait_until
+from tests.fixtures.pipelines import Assigned, Holder, MakeTable, Produce, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -201,37 +202,26 @@ def test_executors_that_come_and_go_lose_nothing(
     ledger(state, spark, group)
 
 
-@pytest.mark.parametrize("seek", ["always", "auto", "never"])
-def test_executors_seek_what_is_far_apart(
+def test_executors_read_by_offset_what_cannot_be_scanned(
     group: str,
-    filled: str,
+    make_topic: MakeTopic,
+    assigned: Assigned,
     cluster: Cluster,
     state: State,
-    topics: Topics,
     spark: SparkSession,
     own_settings: Settings,
-    seek: str,
 ) -> None:
-    """Each hundredth record comes again: executors seek it if the job chooses so, always or by the rule."""
-    again = OffsetSet.from_offsets(range(0, RECORDS, 100))
-    topic_id = topics.describe([filled])[filled].topic_id
-    for partition in range(2):
-        at = SharePartition(group, filled, partition)
-        single.observe(state, at, topic_id, 0, RECORDS, RECORDS)
-        lease = single.acquire(state, at, "before", None, RECORDS, redelivery="fan_out")
-        assert lease is not None
-        single.acknowledge(
-            state, lease, {AcknowledgeType.ACCEPT: lease.offsets - again, AcknowledgeType.RELEASE: again}
-        )
-    cluster.begin(group, filled, seek=seek)
+    """Timestamps in nanoseconds, which Spark's connector cannot represent."""
+    topic = make_topic(2, message_timestamp_after_max_ms=str(2**63 - 1))
+    producer = Producer(client_config(own_settings))
+    for number in range(2 * RECORDS):
+        producer.produce(topic, b"a", timestamp=1_700_000_000_000_000_000, partition=number % 2)
+    assert producer.flush(PATIENCE_S) == 0
+    assigned(topic)
+    cluster.begin(group, topic)
     report = cluster.end()
-    assert (report.get("accepted"), report.get("error")) == (2 * again.count, None)
-    assert (report["sought"] > 0) == (seek != "never")
-    assert [(status.spso, status.lag) for status in state.figures.describe(group)] == [(RECORDS, 0)] * 2
-    rows = read_output(spark, state, group, f"sink-{group}").collect()
-    assert sorted((row["partition"], row["offset"]) for row in rows) == [
-        (partition, offset) for partition in range(2) for offset in range(0, RECORDS, 100)
-    ]
+    assert (report.get("accepted"), report.get("error")) == (2 * RECORDS, None)
+    ledger(state, spark, group)
 
 
 def test_connections_of_executors_to_postgres_are_bounded(

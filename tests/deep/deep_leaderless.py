@@ -27,9 +27,11 @@ from tests.waiting import wait_until
 RECORDS = 1_000
 
 
-@pytest.mark.parametrize("seek", ["never", "always"])
+@pytest.mark.parametrize(
+    "timestamp", [1_700_000_000_000, 1_700_000_000_000_000_000], ids=["scan", "by offset"]
+)
 def test_a_broker_lost_during_a_round_does_not_end_the_run(
-    seek: str, private_database: Database, settings: Settings, spark: SparkSession, tmp_path: Path
+    timestamp: int, private_database: Database, settings: Settings, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The run accepts the records of the other broker, and names the partition. The next one leaves it out at once:
     no client waits for its leader."""
@@ -42,12 +44,19 @@ def test_a_broker_lost_during_a_round_does_not_end_the_run(
         )
         admin = AdminClient({"bootstrap.servers": here.address()})
         for made in admin.create_topics(
-            [NewTopic("t", num_partitions=2, replica_assignment=[[1], [2]])]
+            [
+                NewTopic(
+                    "t",
+                    num_partitions=2,
+                    replica_assignment=[[1], [2]],
+                    config={"message.timestamp.after.max.ms": str(2**63 - 1)},
+                )
+            ]
         ).values():
             made.result()
         producer = Producer({"bootstrap.servers": here.address()})
         for number in range(2 * RECORDS):
-            producer.produce("t", str(number), partition=number % 2)
+            producer.produce("t", str(number), partition=number % 2, timestamp=timestamp)
         assert producer.flush(30) == 0
         with Topics(there) as topics:
             state, group = State(private_database), "g"
@@ -65,8 +74,7 @@ def test_a_broker_lost_during_a_round_does_not_end_the_run(
 
             def run() -> tuple[object, ...]:
                 given = {"state": state, "topics": topics, "spark": spark, "membership": Holder(assigned)}
-                options = {"sharequeue.seek": seek}
-                job = job_of(group, "t", killing, reader_options=options)
+                job = job_of(group, "t", killing)
                 report = run_rounds(there, job, **given)  # type: ignore[arg-type]
                 assert report.remark is not None
                 assert "t-1 has no leader" in report.remark

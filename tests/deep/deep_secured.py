@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ScramCredentialInfo,
@@ -32,13 +32,17 @@ from sharequeue.database import Database
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.topic import create_dead_letter_topic
 from sharequeue.domain.errors import SaslAuthenticationFailed
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import ports
+from sharequeue.spark.reading.frame import leased_records
 from tests.deep.main_path import invoke, walk, walk_to_topic
 from tests.fixtures.stack import jars_folder
 from tests.integration.consumer.share_group import Work, poll_some, wait_until, work_on
+from tests.leases import lease_of
 from tests.servers.certificates import Authority, TokenKey
 from tests.servers.own_brokers import OwnBroker, own_broker
 
@@ -230,11 +234,22 @@ def test_results_to_a_topic(place: Place, kind: str, private_database: Database,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_seek_logs_in_as_a_scan_does(
-    place: Place, kind: str, private_database: Database, spark: SparkSession
-) -> None:
+def test_reading_by_offset_logs_in_as_a_scan_does(place: Place, kind: str, spark: SparkSession) -> None:
     """The same way, where Spark's tasks have clients of librdkafka instead of the connector."""
-    walk(place(kind), private_database, spark, seek="always")
+    settings, topic = place(kind), f"topic-{uuid4().hex[:8]}"
+    with Topics(settings) as topics:
+        topics.create(topic, 1)
+    producer = Producer(client_config(settings))
+    for number in range(10):
+        producer.produce(topic, str(number), partition=0)
+    assert producer.flush(30) == 0
+    lease = lease_of(1, topic, 0, (1, OffsetSet.of((0, 10))))
+    scanned, read = (
+        [tuple(row) for row in leased_records(spark, settings, [lease], by_offset=by_offset).collect()]
+        for by_offset in (False, True)
+    )
+    assert scanned == read
+    assert len(read) == 10
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,8 @@ def by_value(records: DataFrame) -> DataFrame:
     return records.withColumn("outcome", fn.col("value").cast("string"))
 
 
-def walk(settings: Settings, database: Database, spark: SparkSession, seek: str = "auto") -> None:
-    """Go the whole way. The environment leads the command to the same servers as `settings`; `seek` is the choice of
-    the job's reader."""
+def walk(settings: Settings, database: Database, spark: SparkSession) -> None:
+    """Go the whole way. The environment leads the command to the same servers as `settings`."""
     group, topic = f"group-{uuid4().hex[:8]}", f"topic-{uuid4().hex[:8]}"
     letters = f"dlq.{topic}"
     with Topics(settings) as topics:
@@ -71,7 +70,7 @@ def walk(settings: Settings, database: Database, spark: SparkSession, seek: str 
     produce(settings, topic, VALUES)
     named = {name.replace(".", "_"): value for name, value in configs.items()}
     with work_on(settings, database, group, **named) as work:
-        report = run(work, topic, spark, seek)
+        report = run(work, topic, spark)
         assert (report.accepted, report.drained) == (4, True), report
         # No service writes them here, so that the run does at its end. A second writer finds nothing left.
         assert report.dead_letters is not None
@@ -115,7 +114,7 @@ def produce(settings: Settings, topic: str, values: tuple[str, ...]) -> None:
     producer.commit_transaction(30)
 
 
-def run(work: Work, topic: str, spark: SparkSession, seek: str) -> RunReport:
+def run(work: Work, topic: str, spark: SparkSession) -> RunReport:
     """Have the service initialise the topic, then run a Spark job on it until nothing is left."""
     from sharequeue.spark.run import run_rounds
 
@@ -127,9 +126,7 @@ def run(work: Work, topic: str, spark: SparkSession, seek: str) -> RunReport:
     with Topics(work.settings) as topics:
         return run_rounds(
             work.settings,
-            job_of(
-                work.group, topic, by_value, deliveries_per_run=2, reader_options={"sharequeue.seek": seek}
-            ),
+            job_of(work.group, topic, by_value, deliveries_per_run=2),
             membership=Holder(parts),
             state=State(work.database),
             topics=topics,

@@ -30,8 +30,6 @@ from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import ParquetByLease, spark_session
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.reading import frame, seeking
-from sharequeue.spark.reading.options import SEEK
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.postgres.copy import Copier
@@ -224,21 +222,6 @@ def settings_of(settings: Settings, spark: SparkSession, unshared: str | None) -
     return settings.replace(output="/proc/self/cwd/output-of-its-own", output_shared=unshared != "untold")
 
 
-def noted_seeks() -> list[int]:
-    """A list that gets the number of ranges of each seek; from here on the tests' few records are many to a scan."""
-    noted: list[int] = []
-    seek = seeking.seek_records
-    patched = vars(seeking)
-
-    def noting(*given: Any, **more: Any) -> DataFrame:
-        noted.append(given[2].num_rows)
-        return seek(*given, **more)
-
-    vars(frame)["seek_records"] = noting
-    patched |= {"NEAR": 0, "SEEK_RECORDS": 20, "batch_records": lambda *_: 1.0}
-    return noted
-
-
 def main() -> None:
     """Arguments: home of the stack, output, address of the cluster's master, more of Spark's settings as JSON."""
     from tests.fixtures.pipelines import Holder
@@ -247,7 +230,6 @@ def main() -> None:
     settings = Settings.load(home, output=output, output_shared=True, spark_master=master)
     spark = spark_session(settings, "tests on a cluster", {**CONF, **json.loads(conf)})
     since = 0
-    sought = noted_seeks()
     for line in sys.stdin:
         given: dict[str, Any] = json.loads(line)
         group, topic = given["group"], given["topic"]
@@ -268,7 +250,6 @@ def main() -> None:
             handler,
             f"sink-{group}",
             destination=sink,
-            reader_options={SEEK: given.get("seek", "auto")},
             name=f"pipeline-{group}",
         )
         holder = Holder([SharePartition(group, topic, number) for number in range(2)])
@@ -283,8 +264,6 @@ def main() -> None:
                 continue
         again = done_over(spark, since)
         since = again.pop("stages")
-        again["sought"] = len(sought)
-        sought.clear()
         figures = {"accepted": report.accepted, "rounds": len(report.rounds), "lag": report.lag}
         print(json.dumps({**figures, **again}), flush=True)
     spark.stop()

@@ -125,9 +125,15 @@ def find_cut(order: KeyOrder, leases: Sequence[Lease], rows: Rows) -> Cut:
 
 
 def rows_of(
-    source: TopicSource, leases: Sequence[Lease], written: WrittenFiles, without_row: str | None
+    source: TopicSource,
+    leases: Sequence[Lease],
+    written: WrittenFiles,
+    without_row: str | None,
+    by_offset: bool = False,
 ) -> Rows:
-    """Return the outcomes in the files of these leases; `without_row` is that of a record that has none there."""
+    """Return the outcomes in the files of these leases; `without_row` is that of a record that has none there. With
+    `by_offset` no such record is scanned.
+    """
     spark = source.spark
 
     def rows_in(folders: Mapping[int, str]) -> DataFrame | None:
@@ -135,23 +141,27 @@ def rows_of(
         return spark.read.schema(ROW).parquet(*found) if found else None
 
     rows = Rows(rows_in(written.accepted), rows_in(written.exceptions))
-    return (
-        rows
-        if without_row is None
-        else rows | rows_without(source, leases, read_back(spark, written.folders, delays=False), without_row)
-    )
+    if without_row is None:
+        return rows
+    seen = read_back(spark, written.folders, delays=False)
+    return rows | rows_without(source, leases, seen, without_row, by_offset=by_offset)
 
 
 class SourceOfRecords(Protocol):
     """Reads the records of leases from their topics (`TopicSource`, or the lists of a test)."""
 
-    def records(self, leases: Sequence[Lease]) -> DataFrame:
-        """Return the records of these leases."""
+    def records(self, leases: Sequence[Lease], *, by_offset: bool = False) -> DataFrame:
+        """Return the records of these leases. With `by_offset` none is scanned."""
         ...
 
 
 def rows_without(
-    source: SourceOfRecords, leases: Sequence[Lease], seen: Mapping[int, SeenOutcomes], without_row: str
+    source: SourceOfRecords,
+    leases: Sequence[Lease],
+    seen: Mapping[int, SeenOutcomes],
+    without_row: str,
+    *,
+    by_offset: bool = False,
 ) -> Rows:
     """Return rows for the records of these leases that have no outcome: they are read from the topic again."""
     missing = [
@@ -161,7 +171,7 @@ def rows_without(
     ]
     if not missing:
         return Rows()
-    records = hashed(source.records(missing)).selectExpr(
+    records = hashed(source.records(missing, by_offset=by_offset)).selectExpr(
         "lease_id", "offset", KEY_HASH, f"'{without_row}' as outcome"
     )
     return Rows(records) if without_row == ACCEPT else Rows(others=records)

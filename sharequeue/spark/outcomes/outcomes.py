@@ -28,12 +28,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from typing import Protocol
 from uuid import UUID
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
@@ -45,7 +44,7 @@ from sharequeue.spark.handler import KEPT_AS_GIVEN, NO_KEY_HASH, OUTCOMES, Handl
 from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets_of_folders, reduce_to_offset_sets
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.reading.plan import Scan, TopicPartition, plan_scans
-from sharequeue.spark.reading.source import cannot_be_scanned, refuse_without_client
+from sharequeue.spark.reading.source import by_scan_or_offset
 
 _BY = ("lease_id", "outcome", "topic", "partition")
 _READ_BACK = "lease_id long, outcome string, topic string, partition int, offset long"
@@ -212,9 +211,9 @@ class LogQueries(Protocol):
         ...
 
     def scanned(
-        self, scan: Scan, isolation_level: str, only_for: str | None = None, *, seek: bool = False
+        self, scan: Scan, isolation_level: str, only_for: str | None = None, *, by_offset: bool = False
     ) -> DataFrame:
-        """Return the records of a scan that are in the log. With `seek` they are not scanned."""
+        """Return the records of a scan that are in the log. With `by_offset` they are not scanned."""
         ...
 
 
@@ -305,23 +304,18 @@ def _present(
             wanted[_at(lease)] = wanted.get(_at(lease), EMPTY) | offsets
         found: dict[TopicPartition, OffsetSet] = {}
         for scan in plan_scans(wanted):
-            for at, offsets, _ in _offsets_of(source, scan, level, only_for):
+            read = partial(_offsets_of, source, scan, level, only_for)
+            for at, offsets, _ in by_scan_or_offset(read):
                 found[at] = found.get(at, EMPTY) | offsets
         present |= {lease.lease_id: offsets & found.get(_at(lease), EMPTY) for lease, offsets in of_level}
     return present
 
 
-def _offsets_of(source: LogQueries, scan: Scan, level: str, only_for: str | None) -> Sequence[OffsetGroup]:
-    try:
-        return reduce_to_offset_sets(source.scanned(scan, level, only_for), "topic", "partition")
-    except (PySparkException, Py4JError) as error:
-        if not cannot_be_scanned(error):
-            raise
-    try:
-        return reduce_to_offset_sets(source.scanned(scan, level, only_for, seek=True), "topic", "partition")
-    except (PySparkException, Py4JError) as error:
-        refuse_without_client(error)
-        raise
+def _offsets_of(
+    source: LogQueries, scan: Scan, level: str, only_for: str | None, by_offset: bool
+) -> Sequence[OffsetGroup]:
+    records = source.scanned(scan, level, only_for, by_offset=by_offset)
+    return reduce_to_offset_sets(records, "topic", "partition")
 
 
 def _at(lease: Lease) -> TopicPartition:

@@ -1,11 +1,11 @@
 """Read exactly the records of leases into one DataFrame.
 
 Spark's own connector reads the scans that `plan.py` chose. Offsets that a scan reads without a lease are filtered out
-here. If few offsets of a long range are wanted, `seeking.py` reads them instead. Each record gets its delivery count
-and lease id. If a whole scan is leased, or only few offsets of it, these are looked up in a constant map. Otherwise
-they come from a broadcast join with the leased ranges. The ranges are cut into buckets of offsets, which makes it an
-equi-join: single offsets far apart are found as fast as one range. A retried or speculative task reads the same
-records, because the ranges are fixed in the leases.
+here. Records that the connector cannot represent are read by `by_offset.py` instead. Each record gets its delivery
+count and lease id. If a whole scan is leased, or only few offsets of it, these are looked up in a constant map.
+Otherwise they come from a broadcast join with the leased ranges. The ranges are cut into buckets of offsets, which
+makes it an equi-join: single offsets far apart are found as fast as one range. A retried or speculative task reads
+the same records, because the ranges are fixed in the leases.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Lease
 from sharequeue.kafka.clients import spark_options
 from sharequeue.spark.arrow_types import arrow_schema
-from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS, SEEK
+from sharequeue.spark.reading.by_offset import records_by_offset
+from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS
 from sharequeue.spark.reading.plan import Scan, Segment, TopicPartition, plan_scans
-from sharequeue.spark.reading.seeking import seek_records, sought
 
 MOST_CONSTANTS = 32
 """The most topic-partitions, or offsets, that are looked up in a map, one after the other; more use the join."""
@@ -82,14 +82,14 @@ def leased_records(
     options: Mapping[str, str] | None = None,
     headers: bool = True,
     pass_over: bool = False,
+    by_offset: bool = False,
 ) -> DataFrame:
     """Return the records of the leases: `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
     delivery_count, lease_id`.
 
-    Nothing is read before an action, except a sample that measures the size of log batches. Offsets that are not in
-    the log have no row. Each lease is read at its own isolation level. `options` are the connector's, and
-    `sharequeue.seek`; they override READER_OPTIONS. With `pass_over`, records redriven for another share group only
-    are left out. Raises ValueError without a lease.
+    Nothing is read before an action. Offsets that are not in the log have no row. Each lease is read at its own
+    isolation level. `options` are the connector's; they override READER_OPTIONS. With `pass_over`, records redriven
+    for another share group only are left out. With `by_offset` nothing is scanned. Raises ValueError without a lease.
     """
     frames = []
     for level in sorted({lease.isolation_level for lease in leases}):
@@ -100,7 +100,7 @@ def leased_records(
             **(options or {}),
             ISOLATION: level,
         }
-        frames += _records(spark, settings, some, given, headers, pass_over)
+        frames += _records(spark, settings, some, given, headers, pass_over, by_offset)
     if not frames:
         raise ValueError("there is nothing to read: no lease, or leases without offsets")
     return reduce(DataFrame.unionByName, frames)
@@ -113,6 +113,7 @@ def _records(
     given: Mapping[str, str],
     headers: bool,
     pass_over: bool,
+    by_offset: bool,
 ) -> list[DataFrame]:
     """Return the records of leases with the same isolation level, from one DataFrame for each scan."""
     pieces = [
@@ -126,26 +127,19 @@ def _records(
         for lease in leases
         for delivery in lease.deliveries
     ]
-    wanted = covered(pieces)
-    scans = plan_scans(wanted)
+    scans = plan_scans(covered(pieces))
     group = leases[0].share_partition.group_id
-    segments = [segment for scan in scans for segment in scan.segments]
-    to_seek = sought(spark, settings, segments, wanted, given, READER_OPTIONS)
-    others = set(segments).difference(to_seek)
+    if by_offset and scans:
+        segments = [segment for scan in scans for segment in scan.segments]
+        read = _by_offset(spark, settings, _runs(segments, pieces), given, headers=headers or pass_over)
+        records = not_for_others(read, group) if pass_over else read
+        return [_typed(records, headers, "timestamp_type", "delivery_count", "lease_id")]
     frames = []
-    left = (Scan(tuple(each for each in scan.segments if each in others)) for scan in scans)
-    for alike in _alike([scan for scan in left if scan.segments], pieces):
+    for alike in _alike(scans, pieces):
         records = scan_records(spark, settings, alike, given)
         records = not_for_others(records, group) if pass_over else records
         some = [segment for scan in alike for segment in scan.segments]
         frames.append(_labelled(spark, _typed(records, headers), some, pieces))
-    if to_seek:
-        runs = _runs(to_seek, pieces)
-        records = seek_records(
-            spark, settings, runs, given, headers=headers or pass_over, schema=RECORD_SCHEMA
-        )
-        records = not_for_others(records, group) if pass_over else records
-        frames.append(_typed(records, headers, "timestamp_type", "delivery_count", "lease_id"))
     return frames
 
 
@@ -158,22 +152,26 @@ def scan_records(
     whole job when retention has taken one record.
     """
     reader = spark.read.format("kafka").option("failOnDataLoss", "false")
-    given = {name: value for name, value in options.items() if name != SEEK}
-    reader = reader.options(**{**spark_options(settings), **given})
+    reader = reader.options(**{**spark_options(settings), **options})
     records = reduce(DataFrame.union, [reader.options(**scan.options()).load() for scan in scans])
     return records.withColumn("timestamp", fn.expr(_AS_WRITTEN))
 
 
-def sought_scan(
+def segments_by_offset(
     spark: SparkSession, settings: Settings, scan: Scan, options: Mapping[str, str], *, headers: bool
 ) -> DataFrame:
-    """Return the rows of one scan, sought instead of scanned: for records that the connector cannot represent."""
+    """Return the records of a scan's segments, read by offset: for those that the connector cannot represent."""
     pieces = [
         Leased(each.topic, each.partition, 0, 0, OffsetSet.of((each.first, each.end)))
         for each in scan.segments
     ]
-    runs = _runs(scan.segments, pieces)
-    return seek_records(spark, settings, runs, options, headers=headers, schema=RECORD_SCHEMA)
+    return _by_offset(spark, settings, _runs(scan.segments, pieces), options, headers=headers)
+
+
+def _by_offset(
+    spark: SparkSession, settings: Settings, runs: pa.Table, options: Mapping[str, str], *, headers: bool
+) -> DataFrame:
+    return records_by_offset(spark, settings, runs, options, headers=headers, schema=RECORD_SCHEMA)
 
 
 def not_for_others(records: DataFrame, group: str) -> DataFrame:

@@ -1,9 +1,9 @@
-"""Read a few records that are far apart in a topic, without reading all records between them.
+"""Read the records at wanted offsets of topics with confluent-kafka.
 
-This module runs in the Python workers. Each task has a part of the wanted ranges, in order, and a separate consumer,
-which seeks to one wanted offset after another. It reads the same records as Spark's connector: an offset that is not
-in the log (compacted, a transaction marker, aborted under read_committed, below the log start) has no row. A broker
-that does not respond is an error; the offset does not count as absent.
+This module runs in the Python workers. Each task has a part of the wanted ranges, in order, and a separate consumer.
+It reads the same records as Spark's connector, and those that it cannot represent: an offset that is not in the log
+(compacted, a transaction marker, aborted under read_committed, below the log start) has no row. A broker that does
+not respond is an error; the offset does not count as absent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.cloudpickle import register_pickle_by_value
 
 from sharequeue.kafka import damage, headers, reading
 from sharequeue.kafka.headers import headers_of
-from sharequeue.kafka.reading import SEEKING, PartitionReader, client, open_consumer
+from sharequeue.kafka.reading import AHEAD, AT_ONCE, NEAR, PartitionReader, client, open_consumer
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -29,12 +29,13 @@ BYTES = 8 * 2**20
 """The most rows and bytes of a batch that a task passes on; its last record may exceed the bytes."""
 
 
-class Seeker:
+class OffsetReader:
     """A reader of wanted ranges: a sorted table of `topic, partition, first, last, delivery_count, lease_id`.
 
     It is called with batches of task numbers, out of `tasks` in total. `config` is confluent-kafka's, `schema` the
-    one of the records. Gaps of up to `near` offsets are read over, not sought. Raises TimeoutError if the broker does
-    not respond for `seconds`, KafkaException if it refuses, and for a damaged batch, as the connector does.
+    one of the records. Gaps of up to `near` offsets are read over, wider ones are skipped. Raises TimeoutError if the
+    broker does not respond for `seconds`, KafkaException if it refuses, and for a damaged batch, as the connector
+    does.
     """
 
     def __init__(
@@ -45,10 +46,10 @@ class Seeker:
         schema: pa.Schema,
         *,
         headers: bool = True,
-        near: int = 0,
+        near: int = NEAR,
         seconds: float = 30.0,
     ) -> None:
-        self.config = {**config, **SEEKING}
+        self.config = {**AHEAD, **config}
         self.wanted = wanted
         self.tasks = tasks
         self.schema = schema
@@ -75,7 +76,9 @@ class Seeker:
                 *(column.to_pylist() for column in wanted.columns), strict=True
             ):
                 if reader is None or (reader.topic, reader.partition) != (topic, partition):
-                    reader = PartitionReader(consumer, topic, partition, near=self.near, seconds=self.seconds)
+                    reader = PartitionReader(
+                        *(consumer, topic, partition), near=self.near, seconds=self.seconds, at_once=AT_ONCE
+                    )
                 for message in reader.read(first, last + 1):
                     if message.error() is not None:
                         raise client().KafkaException(message.error())

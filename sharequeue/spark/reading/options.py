@@ -17,9 +17,6 @@ ISOLATION = "kafka.isolation.level"
 stricter reader would treat the records of an open transaction as gaps, a less strict one delivers those of aborted
 ones.
 """
-SEEK = "sharequeue.seek"
-"""The reader's option that forces or forbids seeking."""
-CHOICES = ("auto", "always", "never")
 
 READER_OPTIONS: Mapping[str, str] = {
     # Fetches are larger than the defaults: small records are read faster (docs/evidence/benchmarks.md).
@@ -68,7 +65,7 @@ _CONNECTIONS: Mapping[str, int] = {
 _IDENTITY = ("groupIdPrefix", "kafka.client.dns.lookup", "kafka.client.id", "kafka.group.id")
 """The names by which the broker knows the client; its ACLs may require a group."""
 _SECURITY = ("kafka.sasl.", "kafka.security.", "kafka.ssl.")
-_BY_FETCH = ("kafka.client.rack", SEEK)
+_RACK = "kafka.client.rack"
 
 _INSTEAD = {
     ISOLATION: "records are read at the isolation level at which they were leased. Leave it out, and set the group's "
@@ -77,7 +74,7 @@ _INSTEAD = {
     "SHAREQUEUE_BOOTSTRAP_SERVERS",
     "includeheaders": "whether headers are read is the argument `headers`. Leave it out, and use that",
 }
-_NAMES = {name.lower(): name for name in (*_FETCHES, *_CONNECTIONS, *_IDENTITY, *_BY_FETCH)}
+_NAMES = {name.lower(): name for name in (*_FETCHES, *_CONNECTIONS, *_IDENTITY, _RACK)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +124,6 @@ def _known(name: str) -> str:
 
 def _checked(name: str, value: object) -> str:
     """Return the value of a supported option as text. Raises ValueError if it is not valid."""
-    if name == SEEK and value not in CHOICES:
-        raise ValueError(f"{SEEK} is {value!r}: expected one of {', '.join(CHOICES)}")
     least = {**_FETCHES, **_CONNECTIONS}.get(name)
     if least is None:
         return str(value)

@@ -8,9 +8,10 @@ their outcome).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -28,14 +29,20 @@ from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import READ_COMMITTED, Lease, LogSeen, SharePartition
 from sharequeue.kafka.clients import spark_options
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, is_same
-from sharequeue.spark.reading.frame import leased_records, not_for_others, scan_records, sought_scan
-from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS, SEEK, ReaderOptions
+from sharequeue.spark.reading.frame import (
+    leased_records,
+    not_for_others,
+    scan_records,
+    segments_by_offset,
+)
+from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS, ReaderOptions
 from sharequeue.spark.reading.plan import Scan, TopicPartition
 from sharequeue.spark.session import refuse_without_connector
 from sharequeue.state import State
 
+_T = TypeVar("_T")
 _TIMED_OUT = re.compile(
-    # Of the connector, of Java's client, and of the tasks that seek (`offset_reader.py`).
+    # Of the connector, of Java's client, and of the tasks that read by offset (`offset_reader.py`).
     r"Cannot fetch record for offset \d+ in \d+ milliseconds"
     r"|org\.apache\.kafka\.common\.errors\.(TimeoutException|DisconnectException)[^\n]*"
     r"|no record of \S+ from offset -?\d+ on arrived within [\d.]+ s"
@@ -62,23 +69,8 @@ def words_of_leaderless(partitions: Iterable[TopicPartition]) -> str:
 
 
 def cannot_be_scanned(error: BaseException) -> bool:
-    """Return whether an error of Spark is one of its connector about a timestamp. A seek reads such a record."""
+    """Return whether an error of Spark is one of its connector about a timestamp. Such a record is read by offset."""
     return _OVERFLOW.search(str(error)) is not None
-
-
-@contextmanager
-def timestamps_are_named() -> Iterator[None]:
-    """Raise InvalidTimestamp in place of Spark's error of the block if its connector cannot represent a timestamp."""
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        if not cannot_be_scanned(error):
-            raise
-        raise InvalidTimestamp(
-            "A record has a timestamp after the year 294247, which Spark's connector cannot represent: perhaps its "
-            "producer writes nanoseconds; Kafka's timestamps are milliseconds. Read these records by seeks, with "
-            f'reader_options={{"{SEEK}": "always"}}, and correct the producer.'
-        ) from error
 
 
 def refuse_without_client(error: Exception) -> None:
@@ -86,10 +78,28 @@ def refuse_without_client(error: Exception) -> None:
     if _LACKS_CLIENT.search(str(error)) is not None:
         raise InvalidTimestamp(
             "A record has a timestamp after the year 294247, which Spark's connector cannot represent, and the "
-            "executors cannot seek it: they lack confluent-kafka or pyarrow. Nothing of this round was acknowledged, "
-            "and its deliveries were given back. Install both on the executors, and correct the producer, which "
-            "perhaps writes nanoseconds; Kafka's timestamps are milliseconds."
+            "executors cannot read it by offset: they lack confluent-kafka or pyarrow. Nothing was acknowledged, and "
+            "no delivery is counted. Install both on the executors, and correct the producer, which perhaps writes "
+            "nanoseconds; Kafka's timestamps are milliseconds."
         ) from error
+
+
+def by_scan_or_offset(read: Callable[[bool], _T]) -> _T:
+    """Return the result of a function that reads records: by scans, or by offset if these fail because Spark's
+    connector cannot represent a record.
+
+    It is called with False, then perhaps with True. Raises InvalidTimestamp if the executors cannot read by offset.
+    """
+    try:
+        return read(False)
+    except (PySparkException, Py4JError) as error:
+        if not cannot_be_scanned(error):
+            raise
+    try:
+        return read(True)
+    except (PySparkException, Py4JError) as error:
+        refuse_without_client(error)
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,33 +173,38 @@ class TopicSource:
         InvalidTimestamp if a record cannot be scanned.
         """
         try:
-            with timestamps_are_named():
-                yield
+            yield
         except (PySparkException, Py4JError) as error:
+            if cannot_be_scanned(error):
+                raise InvalidTimestamp(
+                    "A record has a timestamp after the year 294247, which Spark's connector cannot represent: "
+                    "perhaps its producer writes nanoseconds; Kafka's timestamps are milliseconds. Process these "
+                    "records with a pipeline, whose runs read them by offset, and correct the producer."
+                ) from error
             away = self.unread([error], (lease.share_partition for lease in leases))
             if not away:
                 raise
             raise BrokerNotAvailable(words_of_leaderless(map(_at, away))) from error
 
-    def records(self, leases: Sequence[Lease], *, seek: bool = False) -> DataFrame:
-        """Return the records of these leases, with delivery count and lease id (`frame.leased_records`). With `seek`
-        none is scanned.
+    def records(self, leases: Sequence[Lease], *, by_offset: bool = False) -> DataFrame:
+        """Return the records of these leases, with delivery count and lease id (`frame.leased_records`). With
+        `by_offset` none is scanned.
         """
-        given = self.reader_options.given
         return leased_records(
             self.spark,
             self.settings,
             leases,
-            options={**given, SEEK: "always"} if seek else given,
+            options=self.reader_options.given,
             headers=self.headers,
             pass_over=self.passes_over(leases),
+            by_offset=by_offset,
         )
 
     def scanned(
-        self, scan: Scan, isolation_level: str, only_for: str | None = None, *, seek: bool = False
+        self, scan: Scan, isolation_level: str, only_for: str | None = None, *, by_offset: bool = False
     ) -> DataFrame:
         """Return the rows that are in the log at the offsets of one scan. Records redriven for a share group other
-        than `only_for` are left out. With `seek` the offsets are sought.
+        than `only_for` are left out. With `by_offset` nothing is scanned.
 
         What is absent may count as a gap, so a user's option counts only if it says how to connect.
         """
@@ -199,9 +214,9 @@ class TopicSource:
             ISOLATION: isolation_level,
             **({"includeHeaders": "true"} if only_for else {}),
         }
-        if seek:
+        if by_offset:
             headers = only_for is not None
-            records = sought_scan(self.spark, self.settings, scan, options, headers=headers)
+            records = segments_by_offset(self.spark, self.settings, scan, options, headers=headers)
         else:
             records = scan_records(self.spark, self.settings, [scan], options)
         return not_for_others(records, only_for) if only_for else records

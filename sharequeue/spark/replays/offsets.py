@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -30,10 +31,10 @@ from sharequeue.domain.values import Delivery, Lease, SharePartition
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, is_same
 from sharequeue.outputs.manifest import ELSEWHERE
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.outcomes.offset_sets import reduce_to_offset_sets
+from sharequeue.spark.outcomes.offset_sets import OffsetGroup, reduce_to_offset_sets
 from sharequeue.spark.output.manifest import read_counted
 from sharequeue.spark.reading.plan import TopicPartition
-from sharequeue.spark.reading.source import TopicSource
+from sharequeue.spark.reading.source import TopicSource, by_scan_or_offset
 from sharequeue.spark.replays.selection import TimeWindow
 from sharequeue.state import State
 
@@ -113,10 +114,9 @@ def by_time(
         if spans:
             # Windows may overlap, so a record has the numbers of all its windows.
             numbers = [fn.when(_inside(window), fn.lit(str(number))) for number, window in enumerate(some)]
-            records = source.records(first_deliveries(job.group, spans, logs.isolation_level))
-            wanted = records.withColumn("windows", fn.concat_ws(",", *numbers)).filter("windows <> ''")
-            for (topic, partition, inside), offsets, _ in reduce_to_offset_sets(
-                wanted, "topic", "partition", "windows"
+            leases = first_deliveries(job.group, spans, logs.isolation_level)
+            for (topic, partition, inside), offsets, _ in by_scan_or_offset(
+                partial(_in_windows, source, leases, numbers)
             ):
                 for number in inside.split(","):
                     place = found[int(number)]
@@ -160,13 +160,24 @@ def by_offsets(
     _refuse("Retention has removed records", gone, allow_missing)
     found: dict[TopicPartition, OffsetSet] = {}
     if spans:
-        for (topic, partition), some, _ in reduce_to_offset_sets(
-            source.records(first_deliveries(job.group, spans, logs.isolation_level)),
-            "topic",
-            "partition",
-        ):
+        leases = first_deliveries(job.group, spans, logs.isolation_level)
+        for (topic, partition), some, _ in by_scan_or_offset(partial(_there, source, leases)):
             found[topic, partition] = some
     return ChosenRecords(found, tuple(gone), sum(some.count for some in spans.values()))
+
+
+def _in_windows(
+    source: TopicSource, leases: Sequence[Lease], numbers: Sequence[Column], by_offset: bool
+) -> Sequence[OffsetGroup]:
+    """Return the offsets by topic, partition and the numbers of their windows, of records that have any."""
+    records = source.records(leases, by_offset=by_offset)
+    wanted = records.withColumn("windows", fn.concat_ws(",", *numbers)).filter("windows <> ''")
+    return reduce_to_offset_sets(wanted, "topic", "partition", "windows")
+
+
+def _there(source: TopicSource, leases: Sequence[Lease], by_offset: bool) -> Sequence[OffsetGroup]:
+    """Return the offsets of these leases that are in the log, by topic and partition."""
+    return reduce_to_offset_sets(source.records(leases, by_offset=by_offset), "topic", "partition")
 
 
 def accepted_by(

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -44,7 +45,7 @@ from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.plan import TopicPartition
-from sharequeue.spark.reading.source import TopicSource, timestamps_are_named
+from sharequeue.spark.reading.source import TopicSource, by_scan_or_offset
 from sharequeue.spark.replays import offsets as log_offsets
 from sharequeue.spark.replays.offsets import ChosenRecords, ReplayedLogs
 from sharequeue.spark.replays.report import ReplayedPartition, ReplayReport
@@ -165,8 +166,7 @@ def _opened(
     )
     with cancellable(spark) as jobs:
         try:
-            with timestamps_are_named():
-                yield work
+            yield work
         except BaseException as error:
             if not isinstance(error, Exception):
                 forget_interrupted_call()
@@ -221,12 +221,10 @@ class _Work:
                 files.remove(f"{parent}/{STAGING}/{left}")
         staging = f"{parent}/{STAGING}/{report.name}+{time.time():.0f}-{uuid4().hex}"
         self.unfinished = staging
-        records = without_order(self.source.records(leases) if leases else no_records(spark), self.configs)
-        handled = call_handler(self.job.handler, records)
-        rows = _write(files, handled, staging)
+        columns, rows = by_scan_or_offset(partial(self._handled, files, leases, staging))
         folders = [f"{staging}/{_ACCEPTED}", f"{staging}/{_EXCEPTIONS}"]
         with reads_what_it_wrote(folders, f"replay {report.name}", alone=files.alone):
-            seen = read_back(spark, folders, delays="not_before" in handled.columns)
+            seen = read_back(spark, folders, delays="not_before" in columns)
             all_read_back(self.job.sink, rows, sum(of_lease.rows for of_lease in seen.values()))
             refuse_other_partitions(leases, seen)
         missing = {lease.lease_id: without_outcome(lease, seen.get(lease.lease_id)) for lease in leases}
@@ -251,12 +249,24 @@ class _Work:
             without_row=without_row,
             seconds=time.monotonic() - self.began_at,
         )
-        uncache(records)
         files.write_text(f"{staging}/{REPORT}", json.dumps(done.plain(), indent=2))
         files.flush(*folders, staging)
         self._put(files, staging, target)
         self.unfinished = None
         return done
+
+    def _handled(
+        self, files: Files, leases: Sequence[Lease], staging: str, by_offset: bool
+    ) -> tuple[list[str], int]:
+        """Write the handler's result; return its columns, and how many rows the tasks wrote."""
+        source = self.source
+        records = source.records(leases, by_offset=by_offset) if leases else no_records(source.spark)
+        read = without_order(records, self.configs)
+        try:
+            handled = call_handler(self.job.handler, read)
+            return handled.columns, _write(files, handled, staging)
+        finally:
+            uncache(read)
 
     def _put(self, files: Files, staging: str, target: str) -> None:
         """Move a complete folder into place, one process at a time; an older folder is moved aside first, which is

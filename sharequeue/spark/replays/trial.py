@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from pyspark.sql import SparkSession
@@ -27,10 +28,10 @@ from sharequeue.spark.handler import ACCEPT, OUTCOMES, call_handler
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.group import living_topics
 from sharequeue.spark.ordering.frames import without_order
-from sharequeue.spark.outcomes.outcomes import seen_of, without_outcome
+from sharequeue.spark.outcomes.outcomes import SeenOutcomes, seen_of, without_outcome
 from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.plan import TopicPartition
-from sharequeue.spark.reading.source import TopicSource, timestamps_are_named
+from sharequeue.spark.reading.source import TopicSource, by_scan_or_offset
 from sharequeue.spark.replays.offsets import ReplayedLogs, in_flight, logs_of, stand_ins
 from sharequeue.spark.spark_jobs import uncache
 from sharequeue.spark.table import Shown, Table
@@ -71,7 +72,6 @@ class Trial(Shown):
         )
 
 
-@timestamps_are_named()
 def try_on(
     job: ShareGroupJob, records: int, settings: Settings, state: State, topics: Topics, spark: SparkSession
 ) -> Trial:
@@ -92,26 +92,7 @@ def try_on(
     )
     if not leases:
         return Trial(job.group, 0, {}, (), time.monotonic() - began, remark)
-    read = without_order(source.records(leases), configs)
-    # Cached, so that every column is computed and each record is handled once.
-    handled = call_handler(job.handler, read).cache()
-    try:
-        seen = seen_of(handled, leases)
-        failed = handled.where(fn.col("outcome") != ACCEPT).dropDuplicates(["topic", "partition", "offset"])
-        errors = (
-            failed.orderBy("topic", "partition", "offset")
-            .limit(MOST_ERRORS)
-            .select(
-                fn.concat(
-                    fn.format_string("%s-%d offset %d: %s", "topic", "partition", "offset", "outcome"),
-                    fn.coalesce(fn.concat(fn.lit(", "), fn.col("error")), fn.lit("")),
-                )
-            )
-            .collect()
-        )
-        count = read.count()
-    finally:
-        uncache(read)
+    seen, errors, count = by_scan_or_offset(partial(_handled, job, source, leases, configs))
     for lease in leases:
         without_outcome(lease, seen.get(lease.lease_id))
     counts = Counter[str]()
@@ -130,10 +111,36 @@ def try_on(
         job.group,
         count,
         dict(sorted(counts.items())),
-        tuple(text for (text,) in errors),
+        errors,
         time.monotonic() - began,
         "; ".join(each for each in (remark, *_of_a_run(job, counts)) if each) or None,
     )
+
+
+def _handled(
+    job: ShareGroupJob, source: TopicSource, leases: Sequence[Lease], configs: GroupConfigs, by_offset: bool
+) -> tuple[dict[int, SeenOutcomes], tuple[str, ...], int]:
+    """Return the outcomes of the leases' records by lease id, the first errors, and the number of records."""
+    read = without_order(source.records(leases, by_offset=by_offset), configs)
+    # Cached, so that every column is computed and each record is handled once.
+    handled = call_handler(job.handler, read).cache()
+    try:
+        seen = seen_of(handled, leases)
+        failed = handled.where(fn.col("outcome") != ACCEPT).dropDuplicates(["topic", "partition", "offset"])
+        errors = (
+            failed.orderBy("topic", "partition", "offset")
+            .limit(MOST_ERRORS)
+            .select(
+                fn.concat(
+                    fn.format_string("%s-%d offset %d: %s", "topic", "partition", "offset", "outcome"),
+                    fn.coalesce(fn.concat(fn.lit(", "), fn.col("error")), fn.lit("")),
+                )
+            )
+            .collect()
+        )
+        return seen, tuple(text for (text,) in errors), read.count()
+    finally:
+        uncache(read)
 
 
 def _of_a_run(job: ShareGroupJob, counts: Mapping[str, int]) -> Iterator[str]:

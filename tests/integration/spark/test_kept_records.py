@@ -68,9 +68,9 @@ def log_reads(monkeypatch: pytest.MonkeyPatch) -> list[list[OffsetSet]]:
     reads: list[list[OffsetSet]] = []
     whole = TopicSource.records
 
-    def noted(source: TopicSource, leases: list[Lease], *, seek: bool = False) -> DataFrame:
+    def noted(source: TopicSource, leases: list[Lease], *, by_offset: bool = False) -> DataFrame:
         reads.append([lease.offsets for lease in leases])
-        return whole(source, leases, seek=seek)
+        return whole(source, leases, by_offset=by_offset)
 
     monkeypatch.setattr(TopicSource, "records", noted)
     return reads
@@ -354,11 +354,11 @@ def test_files_that_go_after_the_check_do_not_fail_the_round(
     run_job(job, holder)
     whole = KeptFiles.records
 
-    def late(files: KeptFiles, leases: list[Lease], kept: Any, *, seek: bool = False) -> DataFrame:
+    def late(files: KeptFiles, leases: list[Lease], kept: Any, *, by_offset: bool = False) -> DataFrame:
         left = files_of(output_settings, job.sink, kept=True)
         if when == "before the plan":
             gone(left)
-        records = whole(files, leases, kept, seek=seek)
+        records = whole(files, leases, kept, by_offset=by_offset)
         if when == "after it":
             gone(left)
         return records
@@ -389,8 +389,8 @@ def test_what_was_kept_and_cannot_be_scanned_is_read_by_offset(
     assert run_job(job, holder).released == 2
     whole = KeptFiles.records
 
-    def late(files: KeptFiles, leases: list[Lease], kept: Any, *, seek: bool = False) -> DataFrame:
-        records = whole(files, leases, kept, seek=seek)
+    def late(files: KeptFiles, leases: list[Lease], kept: Any, *, by_offset: bool = False) -> DataFrame:
+        records = whole(files, leases, kept, by_offset=by_offset)
         gone(files_of(output_settings, job.sink, kept=True))
         return records
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -197,9 +198,7 @@ class _Changing(State):
 
 
 @pytest.mark.rule("R-IL-1")
-@pytest.mark.parametrize("seek", ["never", "always"])
 def test_a_round_of_both_levels_reads_each_lease_at_its_own(
-    seek: str,
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -220,14 +219,14 @@ def test_a_round_of_both_levels_reads_each_lease_at_its_own(
     with transaction(settings, topic, *range(4)) as producer:
         producer.abort_transaction(PATIENCE_S)
     holder, mixed = assigned(topic), _Changing(database, set_level)
-    given = {
+    given: dict[str, Any] = {
         "membership": holder,
         "settings": settings,
         "spark": spark,
         "state": mixed,
         "without_row": "reject",
     }
-    with lease(group, [topic], reader_options={"sharequeue.seek": seek}, **given) as leased:  # type: ignore[arg-type]
+    with lease(group, [topic], **given) as leased:
         levels = {each.share_partition.partition: each.isolation_level for each in leased.leases}
         assert sorted(levels.values()) == [READ_COMMITTED] * 2 + [READ_UNCOMMITTED] * 2
         counted = {

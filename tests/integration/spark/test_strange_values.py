@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -19,9 +20,10 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.leased_records import lease
 from sharequeue.spark.output.manifest import read_output
-from sharequeue.spark.reading.frame import scan_records, sought_scan
+from sharequeue.spark.reading.frame import scan_records, segments_by_offset
 from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS
 from sharequeue.spark.reading.plan import plan_scans
+from sharequeue.spark.replays.replay import run_replay
 from sharequeue.spark.replays.trial import try_on
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
@@ -105,18 +107,19 @@ def test_an_error_that_is_not_utf8_ends_no_round(
     assert sorted(table["error"].to_pylist()) == ["a\ufffd", "b"]
 
 
-def test_records_with_timestamps_in_nanoseconds_are_sought(
+def test_records_with_timestamps_in_nanoseconds_are_read_by_offset(
     group: str,
     make_topic: MakeTopic,
-    settings: Settings,
+    output_settings: Settings,
     assigned: Assigned,
     run_job: RunJob,
     spark: SparkSession,
     state: State,
     topics: Topics,
 ) -> None:
-    """Spark's connector cannot represent them: the reader that seeks gives the last time that there is, and finds the
-    gap between them. A trial and a lease name the remedy."""
+    """Spark's connector cannot represent them: a trial, a run and a replay read them by offset. They get the last
+    time that there is, and the gap between them is found. A lease names the remedy."""
+    settings = output_settings
     topic = make_topic(1, message_timestamp_after_max_ms=str(2**63 - 1))
     producer = Producer(client_config(settings, transactional_id=topic))
     producer.init_transactions()
@@ -126,20 +129,46 @@ def test_records_with_timestamps_in_nanoseconds_are_sought(
             producer.produce(topic, b"a", timestamp=at, partition=0)
         producer.commit_transaction()
     holder = assigned(topic)
-    job = job_of(group, topic, all_accepted, reader_options={"sharequeue.seek": "never"})
-    with pytest.raises(InvalidTimestamp, match="writes nanoseconds"):
-        try_on(job, 10, settings, state, topics, spark)
+    job = job_of(group, topic, all_accepted)
+    assert try_on(job, 10, settings, state, topics, spark).outcomes == {"accept": 4}
     leased = lease(group, topic, settings=settings, spark=spark, membership=holder, max_records=1)
-    with pytest.raises(InvalidTimestamp, match="by seeks"), leased:
+    with pytest.raises(InvalidTimestamp, match="with a pipeline, whose runs read them by offset"), leased:
         leased.records.collect()
     report = run_job(job, holder)
     assert (report.accepted, report.gaps) == (4, 2)
+    given: dict[str, Any] = {"state": state, "topics": topics, "spark": spark}
+    ends: dict[str, Any] = {
+        "since": datetime(2020, 1, 1, tzinfo=UTC),
+        "until": datetime(2024, 1, 1, tzinfo=UTC),
+    }
+    assert run_replay(job, settings, **ends, **given).accepted == 1
+    offsets = {(topic, 0): OffsetSet.of((0, 6))}
+    assert run_replay(job, settings, offsets=offsets, **given).accepted == 4
+
+
+def test_records_without_a_row_are_read_by_offset_if_they_cannot_be_scanned(
+    group: str, make_topic: MakeTopic, settings: Settings, assigned: Assigned, run_job: RunJob
+) -> None:
+    """In a group that is ordered by key, whose run reads the keys of records that its handler has left out."""
+    topic = make_topic(1, message_timestamp_after_max_ms=str(2**63 - 1))
+    producer = Producer(client_config(settings))
+    for offset in range(4):
+        producer.produce(topic, b"a", key=str(offset), timestamp=1_700_000_000_000_000_000, partition=0)
+    producer.flush()
+    holder = assigned(topic, sharequeue_order="key")
+
+    def first_half(records: DataFrame) -> DataFrame:
+        return records.where("offset < 2").withColumn("outcome", fn.lit("accept"))
+
+    job = job_of(group, topic, first_half, without_row="reject")
+    report = run_job(job, holder)
+    assert (report.accepted, report.rejected) == (2, 2)
 
 
 def test_timestamps_before_1582_are_read_as_they_were_written(
     make_topic: MakeTopic, settings: Settings, spark: SparkSession
 ) -> None:
-    """Also before 1582, where Spark's connector takes it for a day of another calendar; a seek reads the same."""
+    """Also before 1582, where Spark's connector takes it for a day of another calendar, and if read by offset."""
     topic = make_topic(1)
     times = [
         int(datetime(year, month, day, 12, tzinfo=UTC).timestamp() * 1000)
@@ -158,9 +187,9 @@ def test_timestamps_before_1582_are_read_as_they_were_written(
     producer.flush()
     (scan,) = plan_scans({(topic, 0): OffsetSet.of((0, len(times)))})
     scanned = scan_records(spark, settings, [scan], READER_OPTIONS)
-    sought = sought_scan(
+    by_offset = segments_by_offset(
         spark, settings, scan, {**READER_OPTIONS, ISOLATION: "read_uncommitted"}, headers=False
     )
-    for records in (scanned, sought):
+    for records in (scanned, by_offset):
         found = records.orderBy("offset").selectExpr("unix_millis(timestamp)").collect()
         assert [row[0] for row in found] == times

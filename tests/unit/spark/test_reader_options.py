@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         *("kafka.bootstrap.servers", "kafka.auto.offset.reset", "kafka.enable.auto.commit"),
         *("kafka.key.deserializer", "kafka.value.deserializer", "kafka.interceptor.classes"),
         *("kafka.check.crcs", "kafka.exclude.internal.topics", "kafka.allow.auto.create.topics"),
-        *("kafka.", "minPartition", ""),
+        *("kafka.", "minPartition", "sharequeue.seek", ""),
     ],
 )
 def test_an_option_that_may_change_which_records_are_read_is_refused_by_name(name: str) -> None:
@@ -55,21 +55,18 @@ def test_options_of_fetches_security_and_timeouts_pass_under_their_documented_na
         "kafka.Max.Poll.Records": "10",
         "kafkaconsumer.polltimeoutms": "1000",
         "kafka.SSL.truststore.location": "/a",
-        "sharequeue.seek": "auto",
     }
     assert ReaderOptions.of(given).given == {
         "minPartitions": "8",
         "kafka.max.poll.records": "10",
         "kafkaConsumer.pollTimeoutMs": "1000",
         "kafka.ssl.truststore.location": "/a",
-        "sharequeue.seek": "auto",
     }
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"sharequeue.seek": "sometimes"}, "expected one of auto, always, never"),
         ({"minPartitions": "many"}, "minPartitions is 'many': expected a whole number from 1 on"),
         ({"kafka.max.poll.records": 0}, r"kafka\.max\.poll\.records is 0: expected a whole number from 1 on"),
         ({"minPartitions": 1, "minpartitions": 2}, "minPartitions is set twice"),
@@ -84,7 +81,7 @@ def test_an_invalid_value_is_refused_before_anything_is_leased(
 
 
 def test_the_search_for_gaps_uses_only_connection_options() -> None:
-    """Fetches, tasks and seeks are those of the library."""
+    """Fetches and tasks are those of the library."""
     connecting = {
         "kafka.security.protocol": "SSL",
         "kafka.sasl.mechanism": "PLAIN",
@@ -92,10 +89,5 @@ def test_the_search_for_gaps_uses_only_connection_options() -> None:
         "kafka.client.dns.lookup": "use_all_dns_ips",
         "groupIdPrefix": "orders",
     }
-    others = {
-        "minPartitions": "8",
-        "kafka.fetch.min.bytes": "1",
-        "kafka.client.rack": "a",
-        "sharequeue.seek": "always",
-    }
+    others = {"minPartitions": "8", "kafka.fetch.min.bytes": "1", "kafka.client.rack": "a"}
     assert ReaderOptions.of({**connecting, **others}).connecting == connecting

@@ -1,4 +1,4 @@
-"""What tasks seek is what a scan reads: the same records, column by column, and the same absences."""
+"""What tasks read by offset is what a scan reads: the same records, column by column, and the same absences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,11 +24,9 @@ from sharequeue.kafka.clients import client_config, portable_config
 from sharequeue.kafka.headers import UNDECODABLE
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import StackInfo
-from sharequeue.spark.reading import seeking
+from sharequeue.spark.reading import by_offset
 from sharequeue.spark.reading.frame import leased_records
-from sharequeue.spark.reading.offset_reader import Seeker
-from sharequeue.spark.reading.options import ISOLATION, SEEK
-from sharequeue.spark.reading.plan import Segment
+from sharequeue.spark.reading.offset_reader import OffsetReader
 from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.raw_records import NOT_UTF8, RawRecord, produce_raw
@@ -50,13 +48,13 @@ def hostile(stack: StackInfo) -> Iterator[tuple[str, str]]:
     """Two topics with all that a log may have: transactions, of which some were aborted, their markers, nulls, empty
     keys and values, headers in order, large records, two kinds of timestamps, and a start past the first offset.
     """
-    settings, names = Settings.load(stack.home), ("seek-created", "seek-appended")
+    settings, names = Settings.load(stack.home), ("by-offset-created", "by-offset-appended")
     with Topics(settings) as topics:
         topics.create(names[0], 1, {"retention.ms": "-1"})
         topics.create(names[1], 1, {"message.timestamp.type": "LogAppendTime"})
     for name in names:
         chance = random.Random(name)  # noqa: S311 - repeatable
-        producer = Producer(client_config(settings, transactional_id=f"seek-{name}") | {"log_level": 0})
+        producer = Producer(client_config(settings, transactional_id=name) | {"log_level": 0})
         producer.init_transactions()
         for _ in range(12):
             producer.begin_transaction()
@@ -94,104 +92,66 @@ def leases_of(settings: Settings, names: tuple[str, str], chance: random.Random)
     return leases
 
 
-def rows(
-    spark: SparkSession, settings: Settings, leases: list[Lease], how: str, **options: object
-) -> list[Any]:
+def rows(spark: SparkSession, settings: Settings, leases: list[Lease], **options: Any) -> list[Any]:
     """All columns of all records, in order."""
-    frame = leased_records(spark, settings, leases, options={SEEK: how}, **options)  # type: ignore[arg-type]
+    frame = leased_records(spark, settings, leases, **options)
     return sorted((tuple(row) for row in frame.collect()), key=lambda row: row[:3])
 
 
-@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
-def test_a_seek_reads_what_a_scan_reads(
+@pytest.mark.parametrize(
+    "levels",
+    [
+        ("read_uncommitted", "read_uncommitted"),
+        ("read_committed", "read_committed"),
+        ("read_committed", "read_uncommitted"),
+    ],
+)
+def test_what_is_read_by_offset_is_what_a_scan_reads(
     spark: SparkSession,
     settings: Settings,
     hostile: tuple[str, str],
-    isolation_level: str,
+    levels: tuple[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of any lease, at both isolation levels, with headers and without, whether a task seeks each or reads on."""
-    chance = random.Random(isolation_level)  # noqa: S311 - repeatable
+    """Of any lease, at both isolation levels, with headers and without, whether gaps are skipped or read over."""
+    chance = random.Random("-".join(levels))  # noqa: S311 - repeatable
     for headers, read_over in ((True, 0), (False, 20)):
-        monkeypatch.setattr(seeking, "READ_OVER", read_over)
+        monkeypatch.setattr(by_offset, "OffsetReader", partial(OffsetReader, near=read_over))
         leases = [
-            replace(lease, isolation_level=isolation_level) for lease in leases_of(settings, hostile, chance)
+            replace(lease, isolation_level=level)
+            for lease, level in zip(leases_of(settings, hostile, chance), levels, strict=True)
         ]
-        scanned, sought = (rows(spark, settings, leases, how, headers=headers) for how in ("never", "always"))
-        assert scanned == sought, leases
+        scanned, read = (
+            rows(spark, settings, leases, headers=headers, by_offset=by_offset) for by_offset in (False, True)
+        )
+        assert scanned == read, leases
         assert scanned
 
 
-def test_a_seek_passes_over_records_of_other_groups(
+def test_records_of_other_groups_are_passed_over(
     spark: SparkSession, settings: Settings, hostile: tuple[str, str]
 ) -> None:
     """The headers say which these are, also where nobody asked for headers."""
     leases = leases_of(settings, hostile, random.Random(5))  # noqa: S311 - repeatable
-    scanned, sought = (
-        rows(spark, settings, leases, how, headers=False, pass_over=True) for how in ("never", "always")
+    scanned, read = (
+        rows(spark, settings, leases, headers=False, pass_over=True, by_offset=by_offset)
+        for by_offset in (False, True)
     )
-    assert scanned == sought
+    assert scanned == read
 
 
-def test_a_seek_past_the_log_end_returns_nothing(
+def test_past_the_log_end_there_is_nothing(
     spark: SparkSession, settings: Settings, make_topic: MakeTopic, produce: Produce
 ) -> None:
     """As after a topic was made again: what is not there has no row, and silence at the end is an error."""
     topic = make_topic(1)
     produce(topic, 0, (str(offset) for offset in range(10)))
     lease = lease_of(1, topic, 0, (1, OffsetSet.of((3, 4), (1000, 1001))))
-    assert [row[2] for row in rows(spark, settings, [lease], "always")] == [3]
+    assert [row[2] for row in rows(spark, settings, [lease], by_offset=True)] == [3]
     at_the_end = replace(lease, deliveries=lease_of(1, topic, 0, (1, OffsetSet.of((10, 11)))).deliveries)
-    options = {SEEK: "always", "kafkaConsumer.pollTimeoutMs": "500"}
+    options = {"kafkaConsumer.pollTimeoutMs": "500"}
     with pytest.raises(Exception, match="no record of"):
-        leased_records(spark, settings, [at_the_end], options=options).collect()
-
-
-def test_seeking_is_chosen_for_sparse_records(
-    spark: SparkSession,
-    settings: Settings,
-    make_topic: MakeTopic,
-    produce: Produce,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two far apart are sought. A run beside them, a choice, or an option for the connector's client keeps a scan."""
-    topic = make_topic(2)
-    for partition in (0, 1):
-        produce(topic, partition, (f"{partition}-{offset}" for offset in range(1000)))
-    monkeypatch.setattr(seeking, "NEAR", 0)
-    monkeypatch.setattr(seeking, "SEEK_RECORDS", 200)
-    batch = [100.0]
-    monkeypatch.setattr(seeking, "batch_records", lambda *_: batch[0])
-    sparse = lease_of(1, topic, 0, (1, OffsetSet.of((3, 4), (999, 1000))))
-    dense = lease_of(2, topic, 1, (1, OffsetSet.of((0, 700), (800, 1000))))
-
-    def reads(*leases: Lease, **options: str) -> tuple[bool, bool]:
-        frame = leased_records(spark, settings, leases, options=options)
-        assert frame.count() == sum(lease.offsets.count for lease in leases)
-        plan = frame._jdf.queryExecution().toString()
-        return "MapInArrow" in plan, "kafka" in plan.lower()
-
-    assert reads(sparse) == (True, False)
-    assert reads(sparse, dense) == (True, True)
-    assert reads(dense) == (False, True)
-    assert reads(sparse, **{SEEK: "never"}) == (False, True)
-    assert reads(dense, **{SEEK: "always"}) == (True, False)
-    assert reads(sparse, **{"kafka.client.id": "mine"}) == (False, True)
-    batch[0] = 300.0
-    assert reads(sparse) == (False, True)
-
-
-def test_a_seek_measures_the_records_of_a_batch(settings: Settings, make_topic: MakeTopic) -> None:
-    """By what comes with a wanted record; a topic that gives nothing is not sought in."""
-    topic = make_topic(1)
-    producer = Producer(client_config(settings, linger_ms=5_000) | {"batch.num.messages": 50})
-    for number in range(2_000):
-        producer.produce(topic, str(number), partition=0)
-    producer.flush(PATIENCE_S)
-    segment = Segment(topic, 0, 0, 2_000)
-    wanted = OffsetSet.from_offsets(range(7, 2_000, 210))
-    measured = seeking.batch_records(settings, "read_uncommitted", segment, wanted)
-    assert 10 < measured < 110
+        leased_records(spark, settings, [at_the_end], options=options, by_offset=True).collect()
 
 
 def test_executors_need_no_package_of_ours() -> None:
@@ -199,16 +159,16 @@ def test_executors_need_no_package_of_ours() -> None:
     wanted = pa.table(
         {"topic": ["t"], "partition": [0], "first": [1], "last": [2], "count": [1], "lease": [1]}
     )
-    sent = cloudpickle.dumps(Seeker({"bootstrap.servers": "localhost:1"}, wanted, 1, pa.schema([])))  # type: ignore[no-untyped-call]
+    sent = cloudpickle.dumps(OffsetReader({"bootstrap.servers": "localhost:1"}, wanted, 1, pa.schema([])))  # type: ignore[no-untyped-call]
     program = (
         "import sys; sys.modules['sharequeue'] = None; from pyspark import cloudpickle;"
-        "seeker = cloudpickle.loads(sys.stdin.buffer.read()); print(seeker.wanted.num_rows, list(seeker([])))"
+        "reader = cloudpickle.loads(sys.stdin.buffer.read()); print(reader.wanted.num_rows, list(reader([])))"
     )
     done = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=False)
     assert (done.stdout, done.returncode) == (b"1 []\n", 0), done.stderr.decode()
 
 
-def test_a_seek_reads_a_header_whose_name_is_not_utf8(settings: Settings, make_topic: MakeTopic) -> None:
+def test_a_header_whose_name_is_not_utf8_is_a_remark(settings: Settings, make_topic: MakeTopic) -> None:
     """The record comes with the remark in place of its headers; its neighbours come as they are."""
     topic = make_topic(1)
     produce_raw(settings, topic, [RawRecord(b"bad", [NOT_UTF8]), RawRecord(b"good", [(b"kind", b"a")])])
@@ -224,30 +184,16 @@ def test_a_seek_reads_a_header_whose_name_is_not_utf8(settings: Settings, make_t
             *(("delivery_count", pa.int32()), ("lease_id", pa.int64())),
         ]
     )
-    seeker = Seeker(portable_config(settings), wanted, 1, schema)
-    [batch] = seeker([pa.record_batch({"task": [0]})])
+    reader = OffsetReader(portable_config(settings), wanted, 1, schema)
+    [batch] = reader([pa.record_batch({"task": [0]})])
     assert [(each["value"], each["headers"]) for each in batch.to_pylist()] == [
         (b"bad", [{"key": UNDECODABLE, "value": b"true"}]),
         (b"good", [{"key": "kind", "value": b"a"}]),
     ]
 
 
-def test_on_a_cluster_seeking_must_be_chosen(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Executors may lack confluent-kafka: without a choice, a cluster scans."""
-    monkeypatch.setattr(seeking, "batch_records", lambda *_: 1.0)
-    segment, wanted = Segment("t", 0, 0, 10**6), {("t", 0): OffsetSet.of((0, 1), (10**6 - 1, 10**6))}
-    for master, options, sought in (
-        ("local[2]", {}, [segment]),
-        ("spark://there:7077", {}, []),
-        ("spark://there:7077", {SEEK: "auto"}, [segment]),
-    ):
-        spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master=master))
-        given = {ISOLATION: "read_committed", **options}
-        assert seeking.sought(spark, settings, [segment], wanted, given, {}) == sought
-
-
 @pytest.mark.deep
-def test_a_seek_skips_compacted_offsets(
+def test_compacted_offsets_have_no_record(
     spark: SparkSession, settings: Settings, make_topic: MakeTopic
 ) -> None:
     """Offsets that compaction took have no record, in batches of which some are left, and in empty ones."""
@@ -269,9 +215,9 @@ def test_a_seek_skips_compacted_offsets(
         # A segment is rolled by the next record.
         producer.produce(topic, "more", key="more", partition=0)
         producer.flush(PATIENCE_S)
-        return len(rows(spark, settings, [lease], "never")) < 250
+        return len(rows(spark, settings, [lease])) < 250
 
     wait_until(rolled_and_compacted)
     singles = lease_of(2, topic, 0, (1, OffsetSet.from_offsets(range(0, 300, 3))))
     for leases in ([lease], [singles]):
-        assert rows(spark, settings, leases, "always") == rows(spark, settings, leases, "never")
+        assert rows(spark, settings, leases, by_offset=True) == rows(spark, settings, leases)
