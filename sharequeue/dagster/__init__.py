@@ -7,7 +7,8 @@ For a code location:
 - the resources of its definitions: `SettingsResource`, `StateResource`, `SparkResource`, and `OutputIOManager`, which
   loads an output for an asset downstream; `share_group_resources` returns them together;
 - to change a run or the appearance of assets: `Processing`, the argument of `ShareGroupComponent.execute`, and
-  `AssetData`.
+  `AssetData` and `TopicData`;
+- for jobs of your own: `build_share_group_asset_selection`, `build_schedule_from_share_group_selection`.
 
 Needs the extra `dagster`. Importing it loads Dagster, but neither Spark nor Great Expectations.
 """
@@ -17,7 +18,7 @@ from sharequeue.domain.extras import require
 require("dagster", "dagster", "great_expectations")
 
 from sharequeue.dagster.assets.processing import Processing
-from sharequeue.dagster.component import ShareGroupComponent
+from sharequeue.dagster.component import ShareGroupComponent, TopicData
 from sharequeue.dagster.definitions import share_group_defs
 from sharequeue.dagster.io_manager import OutputIOManager
 from sharequeue.dagster.lineage import AssetData, topic_assets
@@ -27,6 +28,10 @@ from sharequeue.dagster.resources import (
     SettingsResource,
     SparkResource,
     StateResource,
+)
+from sharequeue.dagster.selections import (
+    build_schedule_from_share_group_selection,
+    build_share_group_asset_selection,
 )
 from sharequeue.dagster.share_group import ShareGroup
 
@@ -40,6 +45,9 @@ __all__ = [
     "ShareGroupComponent",
     "SparkResource",
     "StateResource",
+    "TopicData",
+    "build_schedule_from_share_group_selection",
+    "build_share_group_asset_selection",
     "share_group_defs",
     "share_group_resources",
     "topic_assets",

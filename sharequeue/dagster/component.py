@@ -6,6 +6,7 @@ value. The schema here uses `if` instead, so that the errors name both.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Self
 
@@ -22,8 +23,21 @@ from sharequeue.dagster.scaffolder import ShareGroupScaffolder
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.domain.names import nearest
 
+
+@dataclass(frozen=True, slots=True)
+class TopicData:
+    """A topic, for a translation: its name and a group that uses it."""
+
+    topic: str
+    group: ShareGroup
+
+
 _translation = TranslationFnResolver[AssetData](
     lambda data: {"asset": data.name, "group": data.group.group, "topics": list(data.group.topics)}
+)
+
+_topic_translation = TranslationFnResolver[TopicData](
+    lambda data: {"topic": data.topic, "group": data.group.group}
 )
 
 
@@ -53,6 +67,11 @@ class ShareGroupComponent(ShareGroup, dg.Component):
     translation: Annotated[TranslationFn[AssetData], _translation] | None = Field(
         default=None,
         description="Keys, tags, groups, … of the assets, with `asset`, `group`, `topics` and `spec` in braces.",
+    )
+
+    topic_translation: Annotated[TranslationFn[TopicData], _topic_translation] | None = Field(
+        default=None,
+        description="The same for the assets of topics, with `topic`, `group` and `spec` in braces.",
     )
 
     topic_assets: bool = Field(
@@ -92,6 +111,12 @@ class ShareGroupComponent(ShareGroup, dg.Component):
     def get_asset_spec(self, spec: dg.AssetSpec, data: AssetData) -> dg.AssetSpec:
         """Return the final spec of an asset; `spec` is the default one, `data.name` the asset's name."""
         return spec if self.translation is None else self.translation(spec, data)
+
+    def get_topic_spec(self, spec: dg.AssetSpec, topic: str) -> dg.AssetSpec:
+        """Return the final spec of a topic's asset; `spec` is the default one, which may have a key only."""
+        if self.topic_translation is None:
+            return spec
+        return self.topic_translation(spec, TopicData(topic, self))
 
     def execute(self, run: Processing) -> "dg.MaterializeResult[None]":
         """Do the work of the asset `accepted`. `run` has the context, the bounds and the resources."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import dagster as dg
 
-from sharequeue.dagster.names import GROUP_TAG, PIPELINE, SUMMARY, asset_tag_value, dagster_name
+from sharequeue.dagster.names import ASSET_TAG, GROUP_TAG, PIPELINE, SUMMARY, asset_tag_value, dagster_name
 from sharequeue.dagster.resources import IO_MANAGER
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import Columns
@@ -124,8 +124,18 @@ def topics_of(lineages: Iterable[Lineage], only: Collection[dg.AssetKey] | None 
     """Return an external asset for each topic that these groups read or write, or for some of the topics."""
     ordered = sorted(lineages, key=lambda lineage: lineage.group.group)
     readers, writers, looped = _users(ordered)
-    wanted = {*readers, *writers, *looped} if only is None else only
-    return [_topic(topic, readers[topic], writers[topic], looped[topic]) for topic in sorted(wanted)]
+    names = _names(ordered)
+    wanted = names if only is None else only
+    return [_topic(key, *names[key], readers[key], writers[key], looped[key]) for key in sorted(wanted)]
+
+
+def _names(lineages: Sequence[Lineage]) -> dict[dg.AssetKey, tuple[Lineage, str]]:
+    """Return each topic's name, and the first group that uses it: its translation decides."""
+    found: dict[dg.AssetKey, tuple[Lineage, str]] = {}
+    for lineage in lineages:
+        for topic in (*lineage.group.topics, *written_topics(lineage.group).values()):
+            found.setdefault(lineage.group.topic_key(topic), (lineage, topic))
+    return found
 
 
 _Writer = tuple[Lineage, str]
@@ -167,9 +177,13 @@ def _reached(topic: dg.AssetKey, below: Mapping[dg.AssetKey, set[dg.AssetKey]]) 
 
 
 def _topic(
-    key: dg.AssetKey, readers: Sequence[Lineage], writers: Sequence[_Writer], looped: Sequence[_Writer]
+    key: dg.AssetKey,
+    first: Lineage,
+    topic: str,
+    readers: Sequence[Lineage],
+    writers: Sequence[_Writer],
+    looped: Sequence[_Writer],
 ) -> dg.AssetSpec:
-    *prefix, topic = key.path
     results_of, letters_of = (
         sorted(lineage.group.group for lineage, name in (*writers, *looped) if name == written)
         for written in (ACCEPTED, DEAD_LETTERS)
@@ -182,11 +196,11 @@ def _topic(
         uses.append(f"the dead-letter topic of {_groups(letters_of)}")
     if read_by:
         uses.append(f"read by {_groups(read_by)}")
-    return dg.AssetSpec(
-        key=key,
+    spec = dg.AssetSpec(
+        key=[*first.group.topic_prefixes, topic],
         description=f"The Kafka topic `{topic}`: {', '.join(uses)}. Runs and the observe sensors record its "
         "partitions and offsets.",
-        group_name=dagster_name("_".join(prefix)),
+        group_name=dagster_name("_".join(first.group.topic_prefixes)),
         kinds={"kafka"},
         deps=[lineage.key(name) for lineage, name in writers],
         metadata={
@@ -201,6 +215,7 @@ def _topic(
             **{f"redriven_by_{each.group.name}": _link(each, REDRIVEN) for each in readers},
         },
     )
+    return first.group.get_topic_spec(spec, topic).replace_attributes(key=key)
 
 
 def _groups(names: Sequence[str]) -> str:
@@ -281,7 +296,7 @@ def _base(group: ShareGroup, name: str, description: str, kinds: set[str]) -> dg
         group_name=group.name,
         kinds=kinds,
         owners=list(group.owners),
-        tags={**group.tags, GROUP_TAG: asset_tag_value(group.group)},
+        tags={**group.tags, GROUP_TAG: asset_tag_value(group.group), ASSET_TAG: name},
         freshness_policy=fresh,
         metadata={"share_group": group.group, **_stored(group, name)},
     )

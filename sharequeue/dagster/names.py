@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from sharequeue.domain.offsets import OffsetSet
 
 GROUP_TAG = "sharequeue/group"
+ASSET_TAG = "sharequeue/asset"
+"""On an asset: its name here, such as `accepted`, whatever its key is."""
 MEMBER_TAG = "sharequeue/member"
 LEASES_TAG = "sharequeue/leases"
 """On a run: its group, its member, and the ids of its leases. The group's tag is on its assets too."""

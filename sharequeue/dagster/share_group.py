@@ -345,6 +345,11 @@ class ShareGroup(dg.Model, dg.Resolvable):
         return [self.name] if self.key_prefix is None else _parts(self.key_prefix)
 
     @property
+    def topic_prefixes(self) -> list[str]:
+        """The prefix of the default keys of its topics."""
+        return _parts(self.topic_prefix)
+
+    @property
     def queue(self) -> str:
         """What its runs and partitions are found by in Dagster, where two clusters may have a group of its id."""
         return "/".join(self.prefix)
@@ -364,9 +369,15 @@ class ShareGroup(dg.Model, dg.Resolvable):
         """The tags of its replays and their publications, which are not limited with its runs."""
         return {REPLAY_TAG: self.group, QUEUE_TAG: self.queue}
 
+    def get_topic_spec(self, spec: dg.AssetSpec, topic: str) -> dg.AssetSpec:
+        """Return the final spec of a topic's asset; `spec` is the default one. The key must depend on the default key
+        and the topic alone: it is asked for without the rest of the spec, too.
+        """
+        return spec
+
     def topic_key(self, topic: str) -> dg.AssetKey:
         """Return the key of a topic's asset."""
-        return dg.AssetKey([*_parts(self.topic_prefix), topic])
+        return self.get_topic_spec(dg.AssetSpec([*self.topic_prefixes, topic]), topic).key
 
     def configure(self, database: Database) -> GroupConfigs:
         """Set the group's configs above if the group has no value for them; existing values are kept.

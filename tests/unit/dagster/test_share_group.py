@@ -494,6 +494,22 @@ def test_translation_gives_keys_tags_and_groups() -> None:
     assert found["lake/orders/accepted"].tags[GROUP_TAG] == "orders"
 
 
+def test_topics_are_translated_too() -> None:
+    """All queues that read a topic have its key, and what the first of them says of it."""
+    translation = {"key": "raw/{{ topic }}", "group_name": "raw", "owners": ["team:{{ group }}"]}
+    queue = {**with_letters("orders", "orders", "dlq"), "topic_translation": translation}
+    defs = loaded(queue, {**MINIMAL, "group": "audit", "topic_translation": translation})
+    found = {spec.key.to_user_string(): spec for spec in defs.resolve_all_asset_specs()}
+    assert (found["raw/orders"].group_name, found["raw/orders"].owners) == ("raw", ["team:audit"])
+    assert found["raw/dlq"].owners == ["team:orders"]
+    assert found["raw/orders"].metadata["topic"] == "orders"
+    assert upstream(found["raw/dlq"]) == {"orders/dead_letters"}
+    for queue_name in ("orders", "audit"):
+        assert upstream(found[f"{queue_name}/accepted"]) == {"raw/orders"}
+    links = found["orders/redriven"].metadata
+    assert links["sends_to_orders"].asset_key.to_user_string() == "raw/orders"
+
+
 def test_prefix_owners_tags_and_freshness_reach_the_assets() -> None:
     given = {
         "key_prefix": ["shop", "orders"],
