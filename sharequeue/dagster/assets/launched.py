@@ -180,13 +180,19 @@ def _of_the_state(run: Processing, member: RunMember) -> dict[str, Any]:
     if not leases:
         raise _failure(None, None, member)
     run.context.log.warning(
-        f"the driver has ended without an answer: the figures of this run are unknown. It had "
-        f"{plural(len(leases), 'lease')}, and the state has what it acknowledged"
+        "the driver has ended without an answer: of the figures of this run, only what the state has is shown. It "
+        f"had {plural(len(leases), 'lease')}"
     )
-    statuses = run.queue.state.figures.describe(run.group.group)
+    group, state = run.group.group, run.queue.state
+    statuses = state.figures.describe(group)
+    names = state.outputs.sinks(group)
+    # Beside the accepted rows, there are those of failures and summaries, whose names begin with theirs.
+    sinks = [name for name in names if not any(name.startswith(f"{other}-") for other in names)]
+    rows = [row for sink in sinks for row in state.outputs.counted(group, sink)]
     return {
+        "dagster/row_count": sum(row.records for row in rows),
         "member": member.member_id,
-        "leases": len(leases),
+        "accepted_records": sum(row.records for row in rows if row.lease_id in leases),
         "lag_records": sum(max(0, status.lag - status.archiving) for status in statuses),
         "archiving_records": sum(status.archiving for status in statuses),
     }

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,16 @@ class Killed(dg.PipesClient):
         found = self.queue.state.acquire([at], extras[EXTRA]["member_id"], None, RECORDS)
         self.leased = sum(lease.offsets.count for lease in found.leases)
         raise self.ends()
+
+
+class Swallows(Killed):
+    """Returns when its run is cancelled, as the client of Databricks does."""
+
+    def run(self, *, context: Any, extras: Any = None, **kwargs: Any) -> Any:
+        """Lease what is there, and be cancelled."""
+        with suppress(dg.DagsterExecutionInterruptedError):
+            super().run(context=context, extras=extras)
+        context.instance.report_run_canceling(context.run)
 
 
 @dataclass(frozen=True)
@@ -209,6 +220,11 @@ def test_what_an_ended_driver_held_is_given_back_only_to_a_cancelled_run(
     assert "the run was cancelled: its records are released" in failure_of(log)
     assert cancelled.leased == 12
     assert not queue.state.figures.leases(queue.group)
+    swallowed = Swallows(queue, dg.DagsterExecutionInterruptedError)
+    succeeded, _, log = queue.run(swallowed)
+    assert (succeeded, swallowed.leased) == (False, 12)
+    assert "the run was cancelled" in failure_of(log)
+    assert not queue.state.figures.leases(queue.group)
     killed = Killed(queue, lambda: RuntimeError("exit code -9"))
     succeeded, run, log = queue.run(killed)
     assert not succeeded
@@ -220,8 +236,9 @@ def test_what_an_ended_driver_held_is_given_back_only_to_a_cancelled_run(
     succeeded, run, log = queue.run(Here(lost=True))
     assert succeeded, failure_of(log)
     shown = metadata(log)
-    assert (shown["leases"], shown["lag_records"], shown["member"]) == (1, 0, run.tags[MEMBER_TAG])
-    assert any("the figures of this run are unknown" in entry.user_message for entry in log)
+    assert (shown["dagster/row_count"], shown["accepted_records"], shown["lag_records"]) == (10, 6, 0)
+    assert shown["member"] == run.tags[MEMBER_TAG]
+    assert any("only what the state has is shown" in entry.user_message for entry in log)
     succeeded, run, log = queue.run(Here(lost=True))
     assert not succeeded
     assert "it has leased nothing" in failure_of(log)
