@@ -2,7 +2,8 @@
 
 Callers may pass a `traceparent` (W3C Trace Context): a request to the service in the header, a run in the
 environment variable `TRACEPARENT`. It is passed on unchanged: from a run's heartbeat to the service's log and SQL,
-to the run's own SQL, and to the tags of its Spark jobs. No spans are created.
+to the run's own SQL, and to the tags of its Spark jobs. No spans are created. The trace of a record, in its header of
+the same name, is another one (`sharequeue.spark.trace_headers`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["HEADER", "VARIABLE", "comment", "current", "of_request"]
+__all__ = ["FORM", "HEADER", "VARIABLE", "comment", "current", "of_request", "valid"]
 
 HEADER = "traceparent"
 VARIABLE = "TRACEPARENT"
 
-_FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+FORM = "(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+"""A regular expression for valid ones, in Python and in Java."""
+_FORM = re.compile(FORM)
 
 _given: ContextVar[str | None] = ContextVar("traceparent", default=None)
 """The current request's traceparent; empty if it has none; None outside of requests."""

@@ -65,6 +65,8 @@ RAW = "sharequeue_raw"
 """The column with the raw record, in a group that keeps the records that it releases (`raw_records.py`): a released
 record whose row has it is read from files when it is delivered again.
 """
+TRACE = "sharequeue_trace"
+"""The column with the trace of the record, for a sink that passes it on (`trace_headers.py`)."""
 LEASE = "sharequeue_lease"
 """The column by which Spark divides what it writes: the lease's id, negative for what was not accepted. Spark finds a
 number among its open files faster than a text.

@@ -31,6 +31,7 @@ from sharequeue.spark.output.reachable import whole_text
 from sharequeue.spark.raw_records import DAMAGED, kept_apart, with_raw
 from sharequeue.spark.reading.kept import divide, records_from
 from sharequeue.spark.reading.source import TopicSource
+from sharequeue.spark.trace_headers import with_trace
 from sharequeue.state import State
 
 _log = logging.getLogger(__name__)
@@ -216,8 +217,13 @@ def sweep_kept(
     return [row.location for row in rows]
 
 
-def call_keeping(files: KeptFiles | None, handler: Handler, records: DataFrame) -> DataFrame:
-    """Return a handler's result (`call_handler`), with a row for each raw record that is to be kept."""
+def call_keeping(
+    files: KeptFiles | None, handler: Handler, records: DataFrame, *, traced: bool = False
+) -> DataFrame:
+    """Return a handler's result (`call_handler`), with a row for each raw record that is to be kept; `traced`: of
+    records with their traces."""
+    if traced:
+        records = with_trace(records)
     if files is None:
         return call_handler(handler, records)
     return kept_apart(call_handler(handler, with_raw(records, files.topics)))

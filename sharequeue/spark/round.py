@@ -236,7 +236,8 @@ class Round:
         )
         self.records.append(records)
         offered = Offered(records) if self.order is None else self.order.offered(records, leases)
-        handled = call_keeping(files, self.run.job.handler, offered.records)
+        traced = self.run.sink.passes_traces
+        handled = call_keeping(files, self.run.job.handler, offered.records, traced=traced)
         self.run.columns.check(handled.schema)
         return offered.with_held(self.run.sink.fits(handled))
 

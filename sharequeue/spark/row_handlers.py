@@ -28,6 +28,7 @@ from sharequeue.spark.handler import (
     RAW,
     REJECT,
     RELEASE,
+    TRACE,
     Handler,
     kept_columns,
 )
@@ -105,9 +106,9 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
         raise ValueError(f"on_error={on_error!r} is not an outcome: expected one of {', '.join(OUTCOMES)}")
 
     def handler(records: DataFrame) -> DataFrame:
-        names = kept_columns(records)
-        declared = _declared(columns, names)
         given = records.schema
+        names = (*kept_columns(records), *([TRACE] if TRACE in given.names else []))
+        declared = _declared(columns, names)
         raw = RawParts.of(given) if RAW in given.names else None
         if raw is not None:
             records = raw.apart(records)
@@ -156,8 +157,8 @@ class _Worker:
         self.kept = list(kept)
         self.raw = list(raw)
         """The columns of which the raw record of a released row is made."""
-        self.hidden = [name for name in self.raw if name.startswith(PART)]
-        """Those of them that the function does not get."""
+        self.hidden = [name for name in (*self.raw, *kept) if name.startswith(PART) or name == TRACE]
+        """The columns that the function does not get."""
         self.function = function
         self.columns = columns
         self.names = frozenset(columns.names)

@@ -140,6 +140,8 @@ class OpenSink(Protocol):
     """Whether the leases of a round are acknowledged in a few calls, after `put` of all of them. Otherwise each lease
     is put and acknowledged before the next one, in its `transaction`.
     """
+    passes_traces: ClassVar[bool] = False
+    """Whether `fits` uses the column TRACE: the header `traceparent` of a record, which its rows get too."""
     steps: ClassVar[tuple[SinkStep, ...]] = ()
     """The steps that a run reports and measures, besides the acknowledgement: those of these methods that the sink
     has.

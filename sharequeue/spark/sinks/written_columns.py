@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from sharequeue.outputs.errors import ColumnChanged
 from sharequeue.outputs.manifest import ELSEWHERE, PENDING
-from sharequeue.spark.handler import KEY_HASH, RESULT_NAMES
+from sharequeue.spark.handler import KEY_HASH, RESULT_NAMES, TRACE
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.output.parquet import nullable, read_parquet, together, wider
 from sharequeue.spark.sinks.interface import SinkRefused
@@ -49,7 +49,10 @@ class WrittenColumns:
         return "; ".join(remarks) or None
 
     def check(self, columns: StructType) -> None:
-        """Raise SinkRefused if files with these columns cannot be read together with those of earlier leases."""
+        """Raise SinkRefused if files with these columns cannot be read together with those of earlier leases. The
+        column TRACE is not written.
+        """
+        columns = StructType([each for each in columns if each.name != TRACE])
         if columns == self._checked:
             return
         with self._changes_are_named():

@@ -18,8 +18,9 @@ from pyspark.sql import functions as fn
 from sharequeue.deadletters.letters import record_bytes
 from sharequeue.deadletters.outbox import TRANSACTION_BYTES
 from sharequeue.domain.errors import first_line
+from sharequeue.domain.traces import HEADER as TRACE_HEADER
 from sharequeue.kafka.headers import Header
-from sharequeue.spark.handler import ACCEPT
+from sharequeue.spark.handler import ACCEPT, TRACE
 from sharequeue.spark.sinks.interface import NEVER, OPTIONAL, SinkRefused
 from sharequeue.spark.sinks.kafka.schemas import refuse_unfit
 from sharequeue.spark.sinks.kafka.serializing import (
@@ -28,6 +29,7 @@ from sharequeue.spark.sinks.kafka.serializing import (
     RowSerializer,
 )
 from sharequeue.spark.sql_texts import quoted
+from sharequeue.spark.trace_headers import TRACE_BYTES
 
 RECORD = "sharequeue_record"
 """The column that has the record of an accepted row."""
@@ -102,7 +104,8 @@ class TargetTopic:
 def with_records(
     handled: DataFrame, columns: RecordColumns, target: TargetTopic, *, source_headers: bool
 ) -> DataFrame:
-    """Return the rows with the column RECORD, which is null unless the row is accepted.
+    """Return the rows with the column RECORD, which is null unless the row is accepted, and without the column TRACE,
+    whose trace becomes a header.
 
     Raises SinkRefused for a column that does not exist, or whose type cannot be written.
     """
@@ -117,7 +120,7 @@ def with_records(
         parts = [fn.col(f"{RECORD}.{name}") for name in made.names]
         checked = fn.struct(*parts, made.size().alias("size"), made.fault().alias("fault"))
         whole = found.withColumn(RECORD, fn.when(fn.col(RECORD).isNotNull(), checked))
-        return whole.drop(*(_SERIALIZED[part] for part in columns.schemas))
+        return whole.drop(TRACE, *(_SERIALIZED[part] for part in columns.schemas))
     except AnalysisException as error:
         raise SinkRefused(
             f"rows cannot be written to topic {target.name} ({first_line(error)}): cast the columns in the handler."
@@ -184,7 +187,7 @@ class _Made:
         key = self._part("key", given.key)
         yield key.alias("key")
         yield self._part("value", given.value).alias("value")
-        yield self._headers().alias("headers")
+        yield self._with_trace(self._headers()).alias("headers")
         # Without a key, all records of a source partition go to one partition, where they keep their order.
         kept = fn.col("partition") % self._target.partitions
         by_key = fn.when(key.isNull(), kept).otherwise(BY_KEY)
@@ -296,6 +299,10 @@ class _Made:
                 ),
             )
             size += fn.coalesce(of_headers, fn.lit(0))
+        elif TRACE in self._schema.names:
+            trace = [(TRACE_HEADER, b"0" * TRACE_BYTES)]
+            more = record_bytes(None, None, trace) - record_bytes(None, None, [])
+            size += fn.when(fn.col(f"{RECORD}.headers").isNotNull(), fn.lit(more)).otherwise(0)
         return size
 
     def _part(self, part: str, name: str | None) -> Column:
@@ -307,7 +314,8 @@ class _Made:
 
     def _names(self) -> list[str]:
         """Return the columns of a value that has all columns."""
-        names = [each for each in self._schema.names if each not in NEVER and each not in OPTIONAL]
+        without = NEVER | OPTIONAL | {TRACE}
+        names = [each for each in self._schema.names if each not in without]
         if not names:
             raise SinkRefused(
                 f"the rows for topic {self._target.name} have no column for the value: add one in the handler, "
@@ -343,6 +351,18 @@ class _Made:
                 "headers", name, kind, "a map from string to binary, or Kafka's array of key and value"
             )
         return column.cast(_HEADERS)
+
+    def _with_trace(self, headers: Column) -> Column:
+        """Return the headers with that of the record's trace, unless they have one."""
+        if TRACE not in self._schema.names:
+            return headers
+        trace = fn.col(TRACE)
+        own = fn.struct(fn.lit(TRACE_HEADER).alias("key"), trace.cast("binary").alias("value"))
+        if self._columns.headers is None:
+            return fn.when(trace.isNotNull(), fn.array(own)).cast(_HEADERS)
+        given = fn.coalesce(headers, fn.array().cast(_HEADERS))
+        has_one = fn.exists(given, lambda header: header["key"].eqNullSafe(TRACE_HEADER))
+        return fn.when(trace.isNull() | has_one, headers).otherwise(fn.concat(given, fn.array(own)))
 
     def _typed(self, part: str, name: str, kinds: tuple[type[types.DataType], ...], expected: str) -> Column:
         if not isinstance(kind := self._kind(part, name), kinds):

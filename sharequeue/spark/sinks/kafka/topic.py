@@ -120,11 +120,14 @@ class KafkaTopic(Sink):
     `value="to_json"`, it has all columns. The schema is read at the start of a run, and none is registered.
 
     Four headers name the source of each record: `sharequeue.result.topic`, `….partition`, `….offset` and `….lease`;
-    not with `source_headers=False`. A record with a row that the topic would refuse is rejected, with the reason:
-    larger than `max.message.bytes` (an upper estimate before compression, with all headers), a partition that does
-    not exist, no key for a compacted topic, a value that does not fit its schema. All rows of a record are in one
-    Kafka transaction; a record with more than 64 MB of rows is rejected. Records of a source partition are sent in
-    the order of their offsets. A topic that the group reads is refused, unless `loop=True`.
+    not with `source_headers=False`. The header `traceparent` of the source (W3C Trace Context) is passed on, if the
+    handler passes on the column `sharequeue_trace`, as `by_row` does, and gives no header of that name.
+
+    A record with a row that the topic would refuse is rejected, with the reason: larger than `max.message.bytes` (an
+    upper estimate before compression, with all headers), a partition that does not exist, no key for a compacted
+    topic, a value that does not fit its schema. All rows of a record are in one Kafka transaction; a record with more
+    than 64 MB of rows is rejected. Records of a source partition are sent in the order of their offsets. A topic that
+    the group reads is refused, unless `loop=True`.
 
     Acknowledged rows are in files until they are sent. If a run is killed in between, the next run of the group sends
     them before it leases anything. If the topic cannot be written, they wait, and the group goes on until
@@ -242,6 +245,7 @@ class _OpenTopic(OpenTransfers):
     remark: str | None
     schemas: Mapping[str, RecordSchema] = field(init=False, default_factory=dict)
     """The schemas of a registry, by `key` and `value`."""
+    passes_traces: ClassVar[bool] = True
     steps: ClassVar[tuple[SinkStep, ...]] = ("stage", "transfer")
 
     def fits(self, handled: DataFrame) -> DataFrame:
