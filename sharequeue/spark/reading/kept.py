@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import KeptRow, Lease
 from sharequeue.spark.raw_records import from_text
-from sharequeue.spark.reading.frame import in_runs, mapped
+from sharequeue.spark.reading.labels import in_ranges, mapped
 
 MOST_LOOKED_UP = 100
 """The most folders whose rows are looked up in a map, one after the other; more use the join."""
@@ -73,7 +73,7 @@ def records_from(
         piece.offsets == in_files[at] for at, piece in owners.items()
     )
     if not whole:
-        joined = in_runs(rows.sparkSession, rows, _runs(pieces), "lease_id")
+        joined = in_ranges(rows, _runs(pieces), "lease_id")
         # The lease that has kept a record, until its own takes the place.
         labels = ("r_delivery_count as delivery_count", "r_new_lease_id as lease_id")
         return from_text(joined, *labels, headers=headers)

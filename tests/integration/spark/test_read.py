@@ -15,6 +15,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Lease
 from sharequeue.kafka.clients import client_config
 from sharequeue.spark.reading import frame as read
+from sharequeue.spark.reading import labels
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.reading.plan import plan_scans
 from sharequeue.spark.session import SparkNotReady, connector_jars
@@ -110,7 +111,7 @@ def test_few_offsets_are_read_without_a_join(
     ]
     assert "Join" not in leased_records(spark, settings, leases)._jdf.queryExecution().toString()
     check(spark, settings, *leases)
-    monkeypatch.setattr(read, "FEW_RECORDS", 10)
+    monkeypatch.setattr(labels, "FEW_RECORDS", 10)
     assert "Join" in leased_records(spark, settings, leases)._jdf.queryExecution().toString()
     check(spark, settings, *leases)
 
@@ -168,7 +169,7 @@ def test_every_seventh_record_is_found_in_buckets_of_any_width(
     spark: SparkSession, settings: Settings, filled: str, monkeypatch: pytest.MonkeyPatch, most_buckets: int
 ) -> None:
     """However wide the buckets of the join are, it finds the leased offsets and no neighbour of theirs."""
-    monkeypatch.setattr(read, "MOST_BUCKETS", most_buckets)
+    monkeypatch.setattr(labels, "MOST_BUCKETS", most_buckets)
     singles = OffsetSet.of(*((offset, offset + 1) for offset in range(0, 700, 7)), (800, 1000))
     check(spark, settings, lease_of(41, filled, 0, (2, singles)), lease_of(42, filled, 1, (1, singles)))
 
@@ -197,7 +198,7 @@ def test_leases_of_many_partitions_come_from_a_join(
     spark: SparkSession, settings: Settings, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond a number of partitions their leases come from the join, with the same result."""
-    monkeypatch.setattr(read, "MOST_CONSTANTS", 2)
+    monkeypatch.setattr(labels, "MOST_CONSTANTS", 2)
     check(spark, settings, *(lease_of(61 + p, filled, p, (1, OffsetSet.of((p, 500)))) for p in range(3)))
 
 
