@@ -164,7 +164,7 @@ def opened_pipes(opener: str | None, *, shown: bool) -> Piped | None:
 
     try:
         context = _default_context() if opener is None else load_object(opener)()
-    except DagsterPipesError as error:
+    except (DagsterPipesError, OSError) as error:
         raise CommandRefused(
             f"the Pipes context cannot be opened: {first_line(error)}. If the client keeps context or messages in a "
             "store, such as S3, name a function that opens it: --pipes MODULE:FUNCTION",

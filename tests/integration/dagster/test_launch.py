@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,10 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
+
+# What the clients of logs read messages with: it has no public name.
+from dagster._core.pipes.context import PipesMessageHandler
+from dagster._core.pipes.utils import extract_message_or_forward_to_stdout
 from dagster_pipes import (
     DAGSTER_PIPES_MESSAGES_ENV_VAR,
     PipesContext,
@@ -56,25 +60,49 @@ def opened() -> PipesContext:
     return open_dagster_pipes()
 
 
+class OfStream(dg.PipesMessageReader):
+    """Reads the messages among what a command prints, as the clients of Kubernetes and of CloudWatch's logs do."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+
+    @contextmanager
+    def read_messages(self, handler: PipesMessageHandler) -> Iterator[dict[str, str]]:
+        """Have the command print its messages."""
+        self.handler = handler
+        yield {"stdio": self.stream}
+
+    def read(self, printed: str) -> None:
+        """Read what was printed."""
+        for line in printed.splitlines():
+            extract_message_or_forward_to_stdout(self.handler, line)
+
+    def no_messages_debug_text(self) -> str:
+        """What is shown if there are none."""
+        return self.stream
+
+
 class Here(dg.PipesClient):
     """Runs the command in this process, with the session that is there."""
 
-    def __init__(self, *, lost: bool = False) -> None:
+    def __init__(self, stream: str | None = None, *, lost: bool = False) -> None:
         self.lost = lost
+        self.reader = None if stream is None else OfStream(stream)
 
     def run(
         self, *, context: Any, extras: Any = None, options: Sequence[str] = (), **kwargs: Any
     ) -> dg.PipesClientCompletedInvocation:
         """Run `sharequeue run`; with `lost`, its messages do not arrive."""
-        with dg.open_pipes_session(
-            context, dg.PipesTempFileContextInjector(), dg.PipesTempFileMessageReader(), extras
-        ) as session:
+        reader = self.reader or dg.PipesTempFileMessageReader()
+        with dg.open_pipes_session(context, dg.PipesTempFileContextInjector(), reader, extras) as session:
             environment = dict(session.get_bootstrap_env_vars())
             if self.lost:
                 environment[DAGSTER_PIPES_MESSAGES_ENV_VAR] = encode_param({"path": os.devnull})
             PipesContext._instance = None
             done = CliRunner().invoke(command, ["run", *options], env=environment)
             PipesContext._instance = None
+            if self.reader is not None:
+                self.reader.read(done.stdout if self.reader.stream == "stdout" else done.stderr)
             if done.exit_code:
                 raise RuntimeError(f"the command ended with {done.exit_code}")
         return dg.PipesClientCompletedInvocation(session, metadata={"place": "here"})
@@ -195,7 +223,7 @@ def test_a_command_in_a_process_of_its_own_does_the_run(queue: Queue) -> None:
 
 def test_an_error_of_the_driver_is_that_of_the_run(queue: Queue, spark: SparkSession) -> None:
     """The run fails with the driver's words, and is not retried if a retry cannot help."""
-    succeeded, run, log = queue.run(Here(), "broken")
+    succeeded, run, log = queue.run(Here("stderr"), "broken")
     assert not succeeded
     assert "HandlerError: " in failure_of(log)
     assert "outcome" in failure_of(log)
@@ -209,8 +237,8 @@ def test_what_an_ended_driver_held_is_given_back_only_to_a_cancelled_run(
 ) -> None:
     """A driver without an answer: its run fails and names its leases; the locks decide. One that was cancelled: its
     records come back at once. Then a run whose messages are lost does the rest, and says that its figures are."""
-    opener = {"options": ["--pipes", f"{__name__}:opened"]}
-    succeeded, run, log = queue.run(Here(), arguments=opener, max_records=8, max_rounds=1)
+    opener = {"options": ["--pipes", f"{__name__}:opened", "-o", "json"]}
+    succeeded, run, log = queue.run(Here("stdout"), arguments=opener, max_records=8, max_rounds=1)
     assert succeeded
     shown = metadata(log)
     assert (shown["leased_records"], shown["place"]) == (8, "here")

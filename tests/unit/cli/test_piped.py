@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,7 @@ from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, PipesContext, encode_pa
 
 from sharequeue.cli.failures import CommandRefused
 from sharequeue.cli.piped import Piped, opened_pipes
+from sharequeue.spark.launches import EXTRA, LaunchedRun
 
 ANOTHERS: dict[str, Any] = {"asset_keys": [], "run_id": "r", "extras": {}}
 
@@ -30,11 +33,33 @@ def test_a_command_that_dagster_has_not_launched_opens_nothing(monkeypatch: pyte
     assert not PipesContext.is_initialized()
 
 
+def test_a_client_may_put_the_context_on_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Databricks and Dataproc do so for a cluster that runs already."""
+    order = LaunchedRun(
+        pipeline={}, client_id="c", member_id="m", keep_seconds=1.0, deliveries_per_run=None, bounds={}
+    )
+    messages = tmp_path / "messages"
+    words = {
+        "--dagster-pipes-context": encode_param({"data": {**ANOTHERS, "extras": {EXTRA: order.extra()}}}),
+        "--dagster-pipes-messages": encode_param({"path": str(messages)}),
+    }
+    monkeypatch.setattr(sys, "argv", ["submit.py", "run", *(word for pair in words.items() for word in pair)])
+    piped = opened_pipes(None, shown=False)
+    assert piped is not None
+    assert piped.order == order
+    with piped:
+        pass
+    assert [json.loads(line)["method"] for line in messages.read_text().splitlines()] == ["opened", "closed"]
+
+
 def test_a_context_in_a_store_needs_a_function_that_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the option; the function must return a context, and that must have an order."""
-    monkeypatch.setenv(DAGSTER_PIPES_CONTEXT_ENV_VAR, encode_param({"bucket": "b", "key": "k"}))
-    with pytest.raises(CommandRefused, match="--pipes MODULE:FUNCTION"):
-        opened_pipes(None, shown=False)
+    for address in ({"bucket": "b", "key": "k"}, {"path": "/of/another/machine"}):
+        monkeypatch.setenv(DAGSTER_PIPES_CONTEXT_ENV_VAR, encode_param(address))
+        with pytest.raises(CommandRefused, match="--pipes MODULE:FUNCTION"):
+            opened_pipes(None, shown=False)
     module: Any = ModuleType("pipes_of_a_test")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     module.opened = lambda: None
