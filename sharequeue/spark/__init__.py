@@ -36,10 +36,13 @@ The modules, in the order in which a record passes through them:
   holds those behind the first one of their key that was not accepted.
 - `sinks/`: where accepted rows go.
 - `replays/`: the handler on records outside the group's leases: on past records, or for a trial.
+- `full_runs`: a run with its member, its history and its sweeps, as Dagster has it, in its own process or elsewhere
+  (`launches`). `named_pipelines`: the pipeline that a configuration names.
 
-In addition: `session` makes the Spark session, `registry` reads schemas from a schema registry, `spark_jobs` cancels
-its jobs of a run, `signals` lets a user stop a run, `dead_letters` writes dead letters at its end, `sweep` removes
-the files that killed runs left, `report` has the figures, `table` prints them, `progress` shows the progress.
+In addition: `session` makes the Spark session (`submitted`: that of `spark-submit`), `registry` reads schemas from a
+schema registry, `spark_jobs` cancels its jobs of a run, `signals` lets a user stop a run, `dead_letters` writes dead
+letters at its end, `sweep` removes the files that killed runs left, `report` has the figures, `table` prints them,
+`progress` shows the progress.
 """
 
 from __future__ import annotations
