@@ -20,6 +20,7 @@ from typing import Any
 import dagster as dg
 
 from sharequeue.dagster.names import ASSET_TAG, GROUP_TAG, PIPELINE, SUMMARY, asset_tag_value, dagster_name
+from sharequeue.dagster.references import Reference
 from sharequeue.dagster.resources import IO_MANAGER
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import Columns
@@ -300,12 +301,25 @@ def _base(group: ShareGroup, name: str, description: str, kinds: set[str]) -> dg
         freshness_policy=fresh,
         metadata={"share_group": group.group, **_stored(group, name)},
     )
+    code = {ACCEPTED: group.pipeline, REPLAYED: group.pipeline, **group.summaries}.get(name)
+    if code is not None:
+        spec = spec.merge_attributes(metadata=_code(code))
     if name != ACCEPTED and name not in group.summaries:
         return spec
     of_summary = {} if name == ACCEPTED else {SUMMARY: name}
     return spec.merge_attributes(metadata={PIPELINE: group.pipeline, **of_summary}).with_io_manager_key(
         IO_MANAGER
     )
+
+
+def _code(named: str) -> Mapping[str, Any]:
+    """Return where a handler or a merge function is, for the link to its source; a component adds its yaml."""
+    place = Reference.parse(named).place()
+    if place is None:
+        return {}
+    file, line = place
+    code = dg.LocalFileCodeReference(file_path=str(file), line_number=line, label=named)
+    return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=[code])}
 
 
 def _stored(group: ShareGroup, name: str) -> Mapping[str, Any]:

@@ -82,6 +82,21 @@ class Reference:
                 f"module {self.module} has no {self.attribute}. {nearest(self.attribute, public, 'names')}"
             )
 
+    def place(self) -> tuple[Path, int] | None:
+        """Return the file and the line at which the object is defined; None if the source does not show it. Raises
+        NoSuchObject if the module is missing.
+        """
+        source = self._source()
+        if source is None or source.suffix != ".py":
+            return None
+        try:
+            tree = _parsed(source)
+        except (SyntaxError, ValueError):
+            return None
+        nodes = (node for node in ast.walk(tree) if isinstance(node, ast.stmt | ast.expr))
+        lines = [node.lineno for node in nodes if self.attribute in _bound(node)]
+        return (source.resolve(), min(lines)) if lines else None
+
     def load(self) -> Any:
         """Import the module and return the object. Raises NoSuchObject if either is missing."""
         found = _found.get(self.module.partition(".")[0])
@@ -172,17 +187,19 @@ def _parsed(source: Path) -> ast.Module:
 def _names(tree: ast.Module) -> tuple[set[str], bool]:
     """Return the names that a module's source binds, and whether it can have no others."""
     names: set[str] = set()
-    certain = True
     for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                names.add(name)
-                certain &= name != "__getattr__"
-            case ast.Import(names=found) | ast.ImportFrom(names=found):
-                certain &= all(each.name != "*" for each in found)
-                names |= {(each.asname or each.name).partition(".")[0] for each in found}
-            case ast.Name(id=name, ctx=ast.Store()):
-                names.add(name)
-            case _:
-                pass
-    return names, certain
+        names |= _bound(node)
+    return names, not names & {"*", "__getattr__"}
+
+
+def _bound(node: ast.AST) -> set[str]:
+    """Return the names that a statement or a part of one binds; `*` for an import of all names."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return {name}
+        case ast.Import(names=found) | ast.ImportFrom(names=found):
+            return {(each.asname or each.name).partition(".")[0] for each in found}
+        case ast.Name(id=name, ctx=ast.Store()):
+            return {name}
+        case _:
+            return set()

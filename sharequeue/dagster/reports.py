@@ -149,6 +149,7 @@ def spso_and_lag(report: GroupReport, days: Sequence[Day]) -> Metadata:
         ),
         "in_flight_window": dg.MetadataValue.md(inline_pictures.strip(widest)),
         **numbers,
+        "dagster/row_count": len(report.statuses),
         "remarks": table(
             {"about": "string", "remark": "string"},
             ((listed(line.about), line.remark) for line in lines_of(report.remarks)[:MOST_ROWS]),
@@ -171,6 +172,7 @@ def day(days: Sequence[Day], outcomes: Sequence[DayOutcome]) -> Metadata:
         "lost_records": sum(each.lost_records for each in days),
         "leases": sum(each.leases for each in days),
         "highest_delivery_count": max((each.highest_delivery_count for each in days), default=0),
+        "dagster/partition_row_count": len(days),
         "share_partitions": table_of(_DAY_COLUMNS, days),
         "records_by_delivery_count": table_of(_COUNT_COLUMNS, outcomes),
     }
@@ -194,6 +196,7 @@ def delivery_counts(counts: Sequence[DeliveryCount]) -> Metadata:
     return {
         **{f"{outcome}_records": records for outcome, records in ended.items()},
         "highest_delivery_count": max((c.delivery_count for c in counts), default=0),
+        "dagster/row_count": len(counts),
         "deliveries_per_record": round(deliveries / sum(ended.values()), 4) if counts else 0.0,
         "histogram": dg.MetadataValue.md(
             inline_pictures.bars(

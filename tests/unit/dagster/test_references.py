@@ -39,6 +39,13 @@ def test_names_that_the_text_binds_are_found(module: Path, name: str) -> None:
     Reference.parse(f"jobs.orders:{name}").check()
 
 
+@pytest.mark.parametrize(("name", "line"), [("path", 2), ("later", 4), ("handle", 6)])
+def test_the_place_of_an_object_is_found_in_the_text(module: Path, name: str, line: int) -> None:
+    """It is the line that binds the name first; a module without source has none."""
+    assert Reference.parse(f"jobs.orders:{name}").place() == (module.resolve(), line)
+    assert Reference.parse("math:sqrt").place() is None
+
+
 def test_a_missing_name_is_reported_with_the_nearest(module: Path) -> None:
     with pytest.raises(NoSuchObject, match=r"module jobs\.orders has no handel\. Did you mean handle\?"):
         Reference.parse("jobs.orders:handel").check()

@@ -75,6 +75,7 @@ def test_the_report_has_numbers_then_pictures_then_tables() -> None:
     """What somebody looks for first stands first; SPSO and all numbers are flat, what is not known is null."""
     metadata = reports.spso_and_lag(report(2, 3), [])
     assert (metadata["lag_records"], metadata["throughput_records_per_second"]) == (7, None)
+    assert metadata["dagster/row_count"] == 2
     assert metadata["spso_flights_1_offset"] == 500
     assert "now 20, highest 20 records" in shown(metadata["lag_over_time"])
     assert "records a second" in shown(metadata["throughput_over_time"])

@@ -6,6 +6,7 @@ import math
 import re
 import traceback
 from datetime import timedelta
+from linecache import getline
 from typing import Any
 
 import dagster as dg
@@ -228,6 +229,16 @@ def test_a_project_may_define_its_topics_itself() -> None:
     assert (spec.key.path, spec.description, spec.group_name) == (["kafka", "orders"], None, "default")
     both = topics(loaded({**MINIMAL, "topic_assets": False}, {**MINIMAL, "group": "audit"}))
     assert both["orders"].group_name == "kafka"
+
+
+def test_assets_link_to_the_code_and_to_the_yaml() -> None:
+    """Dagster's own key has the handler with its line, and the file of the component."""
+    every = specs(loaded({**MINIMAL, "backfill": {"start": "2026-01-01"}}))
+    for name in ("accepted", "replayed"):
+        handler, yaml = every[f"orders/{name}"].metadata["dagster/code_references"].code_references
+        assert handler.label == MINIMAL["pipeline"]
+        assert "flight_delays" in getline(handler.file_path, handler.line_number)
+        assert yaml.file_path.endswith("defs.yaml")
 
 
 def test_the_storage_of_each_asset_is_known_before_the_first_run() -> None:
