@@ -18,7 +18,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import portable_config
 from sharequeue.spark.arrow_types import arrow_schema
 from sharequeue.spark.reading.offset_reader import OffsetReader
-from sharequeue.spark.reading.options import ISOLATION
+from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS
 
 
 def records_by_offset(
@@ -30,13 +30,15 @@ def records_by_offset(
     headers: bool,
     schema: str,
 ) -> DataFrame:
-    """Return the records of a table of ranges, each of which is read by one task. `options` are the connector's."""
+    """Return the records of a table of ranges, each of which is read by one task. `options` are the connector's,
+    which override our own.
+    """
     wanted = ranges.sort_by(
         [("r_topic", "ascending"), ("r_partition", "ascending"), ("r_first", "ascending")]
     )
     tasks = max(1, min(spark.sparkContext.defaultParallelism, wanted.num_rows))
     config: dict[str, Any] = {**portable_config(settings), "isolation.level": options[ISOLATION]}
-    seconds = int(options["kafkaConsumer.pollTimeoutMs"]) / 1000
+    seconds = int({**READER_OPTIONS, **options}["kafkaConsumer.pollTimeoutMs"]) / 1000
     columns = arrow_schema(cast("StructType", StructType.fromDDL(schema)))
     reader = OffsetReader(config, wanted, tasks, columns, headers=headers, seconds=seconds)
     return spark.range(0, tasks, 1, tasks).mapInArrow(reader, schema)

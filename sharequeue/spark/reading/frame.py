@@ -25,7 +25,13 @@ from sharequeue.kafka.clients import spark_options
 from sharequeue.spark.arrow_types import arrow_schema
 from sharequeue.spark.reading.by_offset import records_by_offset
 from sharequeue.spark.reading.labels import Leased, covered, labelled_alike, ranges_in
-from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS
+from sharequeue.spark.reading.options import (
+    FETCH_BYTES,
+    ISOLATION,
+    READER_OPTIONS,
+    SMALL_FETCH_BYTES,
+    SMALL_SCAN,
+)
 from sharequeue.spark.reading.plan import Scan, plan_scans
 
 RECORD_SCHEMA = (
@@ -66,14 +72,13 @@ def leased_records(
     delivery_count, lease_id`.
 
     Nothing is read before an action. Offsets that are not in the log have no row. Each lease is read at its own
-    isolation level. `options` are the connector's; they override READER_OPTIONS. With `pass_over`, records redriven
-    for another share group only are left out. With `by_offset` nothing is scanned. Raises ValueError without a lease.
+    isolation level. `options` are the connector's; they override our own. With `pass_over`, records redriven for
+    another share group only are left out. With `by_offset` nothing is scanned. Raises ValueError without a lease.
     """
     frames = []
     for level in sorted({lease.isolation_level for lease in leases}):
         some = [lease for lease in leases if lease.isolation_level == level]
         given = {
-            **READER_OPTIONS,
             "includeHeaders": str(headers or pass_over).lower(),
             **(options or {}),
             ISOLATION: level,
@@ -123,14 +128,22 @@ def _records(
 def scan_records(
     spark: SparkSession, settings: Settings, scans: Sequence[Scan], options: Mapping[str, str]
 ) -> DataFrame:
-    """Return the rows that the connector reads for some scans, with the connector's column names.
+    """Return the rows that the connector reads for some scans, with the connector's column names. `options` override
+    our own.
 
     The caller must find data loss by comparing the log start with what was read: the connector's own check fails the
     whole job when retention has taken one record.
     """
-    reader = spark.read.format("kafka").option("failOnDataLoss", "false")
-    reader = reader.options(**{**spark_options(settings), **options})
-    records = reduce(DataFrame.union, [reader.options(**scan.options()).load() for scan in scans])
+    given = {"failOnDataLoss": "false", **spark_options(settings), **READER_OPTIONS, **options}
+    reader = spark.read.format("kafka").options(**given)
+
+    def load(scan: Scan) -> DataFrame:
+        largest = max(segment.records for segment in scan.segments)
+        small = largest <= SMALL_SCAN and FETCH_BYTES not in options
+        fetched = SMALL_FETCH_BYTES if small else given[FETCH_BYTES]
+        return reader.options(**scan.options(), **{FETCH_BYTES: fetched}).load()
+
+    records = reduce(DataFrame.union, map(load, scans))
     return records.withColumn("timestamp", fn.expr(_AS_WRITTEN))
 
 

@@ -18,10 +18,13 @@ stricter reader would treat the records of an open transaction as gaps, a less s
 ones.
 """
 
+FETCH_BYTES = "kafka.max.partition.fetch.bytes"
+"""The connector's option for the size of a fetch."""
+
 READER_OPTIONS: Mapping[str, str] = {
     # Fetches are larger than the defaults: small records are read faster (docs/evidence/benchmarks.md).
     "kafka.max.poll.records": "5000",
-    "kafka.max.partition.fetch.bytes": str(8 * 2**20),
+    FETCH_BYTES: str(8 * 2**20),
     # The leased records are in the log. The connector requests the log ends after a prefetch; if the lease ends at
     # the log end, that fetch waits for more records: by default half a second in every task.
     "kafka.fetch.max.wait.ms": "10",
@@ -32,6 +35,10 @@ READER_OPTIONS: Mapping[str, str] = {
     "kafka.default.api.timeout.ms": "30000",
 }
 """Our own options."""
+SMALL_SCAN = 10_000
+"""The most offsets of a topic-partition in a scan whose fetches are smaller."""
+SMALL_FETCH_BYTES = str(2**20)
+"""The size of these fetches, the client's default: a fetch also returns what follows the last wanted record."""
 
 _FETCHES: Mapping[str, int] = {
     "fetchOffset.numRetries": 0,
@@ -39,7 +46,7 @@ _FETCHES: Mapping[str, int] = {
     "kafka.fetch.max.bytes": 1,
     "kafka.fetch.max.wait.ms": 0,
     "kafka.fetch.min.bytes": 0,
-    "kafka.max.partition.fetch.bytes": 1,
+    FETCH_BYTES: 1,
     "kafka.max.poll.interval.ms": 1,
     "kafka.max.poll.records": 1,
     "kafkaConsumer.pollTimeoutMs": 1,

@@ -35,7 +35,7 @@ from sharequeue.spark.reading.frame import (
     scan_records,
     segments_by_offset,
 )
-from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS, ReaderOptions
+from sharequeue.spark.reading.options import ISOLATION, ReaderOptions
 from sharequeue.spark.reading.plan import Scan, TopicPartition
 from sharequeue.spark.session import refuse_without_connector
 from sharequeue.state import State
@@ -209,7 +209,6 @@ class TopicSource:
         What is absent may count as a gap, so a user's option counts only if it says how to connect.
         """
         options = {
-            **READER_OPTIONS,
             **self.reader_options.connecting,
             ISOLATION: isolation_level,
             **({"includeHeaders": "true"} if only_for else {}),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
@@ -16,8 +16,9 @@ from sharequeue.domain.values import Lease
 from sharequeue.kafka.clients import client_config
 from sharequeue.spark.reading import frame as read
 from sharequeue.spark.reading import labels
-from sharequeue.spark.reading.frame import leased_records
-from sharequeue.spark.reading.plan import plan_scans
+from sharequeue.spark.reading.frame import leased_records, scan_records
+from sharequeue.spark.reading.options import FETCH_BYTES
+from sharequeue.spark.reading.plan import Scan, Segment, plan_scans
 from sharequeue.spark.session import SparkNotReady, connector_jars
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import MakeTopic
@@ -200,6 +201,36 @@ def test_leases_of_many_partitions_come_from_a_join(
     """Beyond a number of partitions their leases come from the join, with the same result."""
     monkeypatch.setattr(labels, "MOST_CONSTANTS", 2)
     check(spark, settings, *(lease_of(61 + p, filled, p, (1, OffsetSet.of((p, 500)))) for p in range(3)))
+
+
+@pytest.mark.parametrize(
+    ("options", "fetches"), [({}, [str(2**20), str(8 * 2**20)]), ({FETCH_BYTES: "5"}, ["5", "5"])]
+)
+def test_scans_of_few_offsets_have_smaller_fetches(
+    spark: SparkSession,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str],
+    fetches: list[str],
+) -> None:
+    """Each scan by its largest segment; a user's own option is that of all."""
+    given: dict[str, str] = {}
+    loaded: list[str] = []
+    rows = spark.range(1).selectExpr("timestamp'2026-01-01' as timestamp")
+
+    def set_options(reader: DataFrameReader, **more: str) -> DataFrameReader:
+        given.update(more)
+        return reader
+
+    def load(reader: DataFrameReader) -> DataFrame:
+        loaded.append(given[FETCH_BYTES])
+        return rows
+
+    monkeypatch.setattr(DataFrameReader, "options", set_options)
+    monkeypatch.setattr(DataFrameReader, "load", load)
+    scans = [Scan((Segment("t", 0, 0, 10_000),)), Scan((Segment("t", 0, 10**6, 10**6 + 10_001),))]
+    scan_records(spark, settings, scans, options)
+    assert loaded == fetches
 
 
 def test_a_record_is_read_completely(spark: SparkSession, settings: Settings, make_topic: MakeTopic) -> None:

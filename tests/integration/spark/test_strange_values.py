@@ -21,7 +21,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.spark.leased_records import lease
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.reading.frame import scan_records, segments_by_offset
-from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS
+from sharequeue.spark.reading.options import ISOLATION
 from sharequeue.spark.reading.plan import plan_scans
 from sharequeue.spark.replays.replay import run_replay
 from sharequeue.spark.replays.trial import try_on
@@ -186,10 +186,8 @@ def test_timestamps_before_1582_are_read_as_they_were_written(
         producer.produce(topic, b"a", timestamp=at, partition=0)
     producer.flush()
     (scan,) = plan_scans({(topic, 0): OffsetSet.of((0, len(times)))})
-    scanned = scan_records(spark, settings, [scan], READER_OPTIONS)
-    by_offset = segments_by_offset(
-        spark, settings, scan, {**READER_OPTIONS, ISOLATION: "read_uncommitted"}, headers=False
-    )
+    scanned = scan_records(spark, settings, [scan], {})
+    by_offset = segments_by_offset(spark, settings, scan, {ISOLATION: "read_uncommitted"}, headers=False)
     for records in (scanned, by_offset):
         found = records.orderBy("offset").selectExpr("unix_millis(timestamp)").collect()
         assert [row[0] for row in found] == times
