@@ -6,7 +6,7 @@ not more than `MOST_RECORDS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -106,12 +106,13 @@ def search_record(
     since: datetime,
     until: datetime,
     topic_id: str | None = None,
-    partitions: Collection[int] | None = None,
+    partition: int | None = None,
     first: Mapping[int, int] = MappingProxyType({}),
 ) -> SearchedRecord:
     """Return the first record between two times that `is_it` accepts. Raises nothing: the remark has the reason.
 
-    `topic_id` is the id that the topic must have, `first` has offsets before which the record cannot be.
+    `topic_id` is the id that the topic must have; `partition` is the only one that is read, if the topic has it;
+    `first` has offsets before which the record cannot be.
     """
     try:
         with Topics(settings) as topics:
@@ -123,7 +124,7 @@ def search_record(
             logs = topics.offsets(topic)
             starts = topics.offsets_for_times(topic, milliseconds_of(since - CLOCKS_APART))
             ends = topics.offsets_for_times(topic, milliseconds_of(until + CLOCKS_APART))
-        wanted = {at: log for at, log in logs.items() if partitions is None or at in partitions}
+        wanted = logs if partition not in logs else {partition: logs[partition]}
         begins = {at: max(_or(starts.get(at), log.log_end), first.get(at, 0)) for at, log in wanted.items()}
         stops = {at: _or(ends.get(at), log.log_end) for at, log in wanted.items()}
         with closing(read_dead_letters(settings, topic, begins, wanted, stops)) as records:

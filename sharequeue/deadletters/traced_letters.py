@@ -132,6 +132,7 @@ def _redrive(
     target = row["target_topic"] or at.topic
     identity = f"{row['redrive_id']}:{row['sequence']}"
     log: dict[str, Any] = (row["target_logs"] or {}).get(target, {})
+    ends = {int(partition): int(end) for partition, end in log.get("ends", {}).items()}
 
     def is_it(record: DeadLetter) -> bool:
         return record.header(REDRIVE_FROM) == origin and record.header(REDRIVE_BATCH) == identity
@@ -145,7 +146,9 @@ def _redrive(
             since=row["opened_at"],
             until=row["sent_at"],
             topic_id=log.get("topic_id"),
-            first={int(partition): int(end) for partition, end in log.get("ends", {}).items()},
+            # A record goes to the partition from which it came, if the target had it then.
+            partition=at.partition if at.partition in ends and not row["by_key"] else None,
+            first=ends,
         )
     return TracedRedrive(
         str(row["redrive_id"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Iterator
@@ -163,6 +164,21 @@ def test_a_reader_can_look_at_everything_with_the_command(
         result = CliRunner().invoke(command, [*words, "--database-url", url, "--home", str(tmp_path)])
         assert result.exit_code == 0, (words, result.output, result.exception)
         assert group in result.stdout or words[0] in ("verify", "audit")
+
+
+def test_the_service_traces_a_record_also_without_a_broker(
+    logins: Logins, group: str, topic: str, tmp_path: Path
+) -> None:
+    """Its role is enough for the life of a record; without Kafka it is that which the state knows."""
+    at = _start(logins, group, topic)
+    assert single.acquire(State(logins.worker), at, "member", None, 10) is not None
+    url = logins.service.engine.url.render_as_string(hide_password=False)
+    words = ("trace", at.topic, str(at.partition), "0", "--group", group, "-o", "json")
+    result = CliRunner().invoke(command, [*words, "--database-url", url, "--home", str(tmp_path)])
+    assert result.exit_code == 0, (result.output, result.exception)
+    rows = json.loads(result.stdout)
+    assert [row["event"] for row in rows] == ["note", "leased", "acquired"]
+    assert rows[0]["detail"].startswith("Kafka cannot be asked: ")
 
 
 def test_the_service_does_admin_operations_as_nobody_known(

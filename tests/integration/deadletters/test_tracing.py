@@ -21,6 +21,7 @@ from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import AcknowledgeType, LeaseOutput
 from tests import single
 from tests.fixtures.deadletters import GivenUp, execute
+from tests.fixtures.stack import MakeTopic
 
 Make = Callable[..., GivenUp]
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -109,6 +110,20 @@ def test_a_letter_that_waits_or_was_discarded_says_so(given_up: Make) -> None:
     assert events[4].at is not None
     assert events[4].detail is not None
     assert events[4].detail.startswith("by ")
+
+
+def test_a_redrive_to_another_topic_is_followed_there(given_up: Make, make_topic: MakeTopic) -> None:
+    """Also where the key has chosen the partition; nobody reads that topic, and the trace says so."""
+    case, target = given_up(), make_topic(3)
+    case.produce(1)
+    case.reject()
+    case.writer().write()
+    options = {"target": target, "by_key": True}
+    execute(Redrive(case.settings, case.database, case.dead_letter_topic, Selection(), **options))  # type: ignore[arg-type]
+    events = list(Tracer(case.settings, case.database).trace(case.topic, 0, 0))
+    assert names(events)[-3:] == ["redriven", "produced", "note"]
+    assert events[-3].place == f"{target}:{events[-1].partition}:{events[-1].offset}"
+    assert events[-1].detail == "no share group has state of the partition"
 
 
 def test_records_that_are_redriven_to_each_other_are_traced_once(given_up: Make) -> None:

@@ -84,6 +84,8 @@ def test_a_trace_goes_with_its_record_and_comes_back(
     events = list(Tracer(case.settings, case.database).trace(case.topic, 0, 3))
     lives = [each for each in events if each.event == "produced"]
     assert [f"traceparent {TRACES[3]}" in (each.detail or "") for each in lives] == [True, True]
+    (rejected,) = [each for each in events if each.event == "rejected"]
+    assert rejected.detail == "Reject: not now"
     assert [each.event for each in events][-2:] == ["accepted", "output"]
     assert events[-1].place == f"kafka:{target}"
 
