@@ -38,6 +38,7 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.spark.launches import EXTRA
 from sharequeue.state import State
 from tests.fixtures.dagster import share_group
+from tests.fixtures.object_stores import LOGIN, S3
 from tests.fixtures.stack import REPOSITORY, MakeTopic
 from tests.waiting import PATIENCE_S
 
@@ -283,3 +284,86 @@ def test_a_launch_that_fits_no_client_fails_before_anything_starts(queue: Queue)
         assert not succeeded
         assert expected in failure_of(log)
         assert run.tags["dagster/max_retries"] == "0"
+
+
+OPENS_S3 = """
+import boto3
+from dagster_pipes import PipesS3ContextLoader, PipesS3MessageWriter, open_dagster_pipes
+
+
+def opened():
+    client = boto3.client("s3", **{access!r})
+    messages = PipesS3MessageWriter(client, interval=1)
+    return open_dagster_pipes(context_loader=PipesS3ContextLoader(client), message_writer=messages)
+"""
+
+
+class InS3(dg.PipesContextInjector):
+    """Puts the context into a bucket, as that of dagster-aws does."""
+
+    def __init__(self, bucket: str, client: Any) -> None:
+        self.bucket, self.client = bucket, client
+
+    @contextmanager
+    def inject_context(self, context_data: Any) -> Iterator[dict[str, str]]:
+        """Write it, and say where."""
+        self.client.put_object(Bucket=self.bucket, Key="context", Body=json.dumps(context_data))
+        yield {"bucket": self.bucket, "key": "context"}
+
+    def no_messages_debug_text(self) -> str:
+        """What is shown if there are none."""
+        return self.bucket
+
+
+class FromS3(dg.PipesBlobStoreMessageReader):
+    """Reads messages from a bucket, as that of dagster-aws does."""
+
+    def __init__(self, bucket: str, client: Any) -> None:
+        super().__init__(interval=1)
+        self.bucket, self.client = bucket, client
+
+    @contextmanager
+    def get_params(self) -> Iterator[dict[str, str]]:
+        """Say where they are."""
+        yield {"bucket": self.bucket, "key_prefix": "messages"}
+
+    def messages_are_readable(self, params: Any) -> bool:
+        """Whether there are some."""
+        return self.download_messages_chunk(1, params) is not None
+
+    def download_messages_chunk(self, index: int, params: Any) -> str | None:
+        """Read some."""
+        try:
+            found = self.client.get_object(Bucket=self.bucket, Key=f"messages/{index}.json")
+        except self.client.exceptions.NoSuchKey:
+            return None
+        return str(found["Body"].read().decode())
+
+    def no_messages_debug_text(self) -> str:
+        """What is shown if there are none."""
+        return self.bucket
+
+
+@pytest.mark.slow
+@pytest.mark.deep
+@pytest.mark.parametrize("handler", ["half", "broken"])
+def test_context_and_messages_in_a_store(queue: Queue, s3: S3, tmp_path: Path, handler: str) -> None:
+    """The command opens them by a function of the user; figures and errors arrive."""
+    keys = {"aws_access_key_id": LOGIN["access.key"], "aws_secret_access_key": LOGIN["secret.key"]}
+    access = {"endpoint_url": s3.url, "region_name": "us-east-1", **keys}
+    (tmp_path / "opens_s3.py").write_text(OPENS_S3.format(access=access))
+    bucket, client = s3.bucket(), s3.client()
+    pipes = dg.PipesSubprocessClient(
+        cwd=str(REPOSITORY),
+        env={"PYTHONPATH": str(tmp_path)},
+        context_injector=InS3(bucket, client),
+        message_reader=FromS3(bucket, client),
+    )
+    words = [sys.executable, "-m", "sharequeue.cli", "run", "--pipes", "opens_s3:opened"]
+    succeeded, _, log = queue.run(pipes, handler, {"command": words})
+    if handler == "broken":
+        assert not succeeded
+        assert "HandlerError: " in failure_of(log)
+        return
+    assert succeeded, [entry.user_message for entry in log]
+    assert metadata(log)["accepted_records"] == RECORDS / 2
