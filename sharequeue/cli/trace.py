@@ -25,8 +25,8 @@ from sharequeue.state import State
     number("LEASE"),
     text("MEMBER", wide=True),
     text("RUN", wide=True),
-    text("PLACE", cut=True),
     text("DETAIL", cut=True),
+    text("PLACE", cut=True),
 )
 @groups_option(default_all=True)
 @click.argument("topic")
