@@ -2,8 +2,8 @@
 -- share_partition_status are the same figures. in_flight_batches counts batches; released, renewed and lapsed are
 -- records that an acknowledgement released or renewed, or whose lock lapsed; letters and letter_batches have been
 -- written to the dead-letter topic. oldest_waits_seconds is the least time that the oldest unfinished record has
--- waited: since its state last changed, or since the report of an hour or a day ago, if that had it in the log; null
--- if neither is known. condition is one word.
+-- waited: since its state last changed, or since the report of an hour or 25 hours ago, if that had it in the log;
+-- null if neither is known. condition is one word.
 create or replace view sharequeue.monitored_share_partitions as
 select sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.spso, sp.speo, sp.log_start, sp.log_end,
     greatest(0, sp.log_end - sp.spso - sp.delivery_complete_count) as lag, sp.lost_records,
@@ -86,7 +86,8 @@ left join lateral (
 ) as w on h.state in (1, 3)
 left join lateral (
     select min(n.reported_at) as reported_at
-    from (values (interval '1 hour'), (interval '1 day')) as a (ago)
+    -- More than a day, so that an age of more than a day is seen although reports are up to an hour apart.
+    from (values (interval '1 hour'), (interval '25 hours')) as a (ago)
     cross join lateral (
         select y.reported_at, y.log_end from sharequeue.share_partition_history y
         where y.share_partition_id = sp.share_partition_id and y.reported_at >= at.now - a.ago

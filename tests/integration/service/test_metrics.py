@@ -22,6 +22,7 @@ from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import AcknowledgementBatch, AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.reports.history import Reports
 from sharequeue.service import create_app
 from sharequeue.service.metrics import figures, registry
 from sharequeue.service.metrics.figures import Reader
@@ -211,6 +212,24 @@ def test_the_oldest_record_is_as_old_as_a_scrape_knows_it(private_database: Data
     reader.read()
     now[0] += 30
     assert reader.read().groups[0]["oldest_waits_seconds"] == pytest.approx(30)
+
+
+@pytest.mark.usefixtures("standing_clock")
+def test_a_replica_that_has_just_begun_sees_that_a_record_is_older_than_a_day(
+    private_database: Database,
+) -> None:
+    """From reports, an hour apart: the alert about old records does not end when replicas are restarted."""
+    state, at = State(private_database), SharePartition("g", "t", 0)
+    alter_group_configs(private_database, "g", {"share.delivery.count.limit": 2})
+    state.initialize(at, "id", 0, 2)
+    single.observe(state, at, "id", 0, 1000, 1000)
+    ages = []
+    for _ in range(28):
+        Reports(private_database).record("g")
+        pass_time(private_database, 3_600)
+        ages.append(Reader(private_database).read().groups[0]["oldest_waits_seconds"])
+    assert max(ages[:23]) < 86_400
+    assert min(ages[24:]) > 86_400
 
 
 @pytest.mark.usefixtures("standing_clock")
