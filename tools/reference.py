@@ -304,7 +304,7 @@ def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ...]
         )
         if inner is not None:
             doc = " ".join(inspect.cleandoc(inner.__doc__ or "").split())
-            default = "none" if field.default is None else "see below"
+            default = "none" if field.default in (None, []) else "see below"
             yield f"`{prefix}{name}`", "required" if field.is_required() else default, doc
             yield from fields(inner, f"{prefix}{name}.")
         else:

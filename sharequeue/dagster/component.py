@@ -202,6 +202,9 @@ def _with_plain_schema(model: type[BaseModel]) -> type[BaseModel]:
 def _require_known(path: str, value: Any, field: Mapping[str, Any], models: Mapping[str, Any]) -> None:
     """Raise ValueError for an unknown name in a nested field, with the known ones."""
     for option in field.get("anyOf", [field]):
+        if isinstance(value, Sequence) and not isinstance(value, str) and "items" in option:
+            for number, each in enumerate(value):
+                _require_known(f"{path}[{number}]", each, option["items"], models)
         if "$ref" in option and isinstance(value, Mapping):
             known = _model(option, models)["properties"]
             for name, inner in value.items():

@@ -18,6 +18,7 @@ from sharequeue.dagster.assets.reports import delivery_counts_asset, spso_and_la
 from sharequeue.dagster.assets.summaries import summary_asset
 from sharequeue.dagster.automation import Schedule
 from sharequeue.dagster.checks import dead_letter_checks
+from sharequeue.dagster.column_checks import column_checks
 from sharequeue.dagster.lineage import (
     ACCEPTED,
     DEAD_LETTERS,
@@ -73,6 +74,7 @@ def share_group_defs(
     checks = [
         dead_letter_checks(group, asset=lineage.key(DEAD_LETTERS), after=reported),
         checks_on_state(group, asset=lineage.key(SPSO_AND_LAG)),
+        *column_checks(group, asset=lineage.key(ACCEPTED)),
     ]
     touched = [*lineage.of_a_run, lineage.key(REDRIVEN)]
     observed = ObservedAssets(

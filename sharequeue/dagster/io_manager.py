@@ -75,7 +75,7 @@ class OutputIOManager(dg.ConfigurableIOManager):
         settings, group = self.settings.load(), str(of_asset[_GROUP])
         if SUMMARY in of_asset:
             return self._load_summary(kind, summary_file(settings, group, of_asset[SUMMARY]), columns)
-        sink = _sink(str(of_asset[PIPELINE]), group)
+        sink = sink_of(str(of_asset[PIPELINE]), group)
         with Database.open(settings) as database:
             if kind != _SPARK:
                 return _KINDS[kind](output_dataset(State(database), group, sink, known=[sink]), columns)
@@ -115,7 +115,7 @@ def _kind(context: dg.InputContext) -> tuple[str, str]:
     return kind
 
 
-def _sink(pipeline: str, group: str) -> str:
+def sink_of(pipeline: str, group: str) -> str:
     """Return the sink of a pipeline; a plain handler has the output of its group. The pipeline is imported, which
     does not start Spark.
     """
@@ -125,4 +125,4 @@ def _sink(pipeline: str, group: str) -> str:
     return found.sink if isinstance(found, Pipeline) else dagster_name(group)
 
 
-__all__ = ["OutputIOManager", "summary_file"]
+__all__ = ["OutputIOManager", "sink_of", "summary_file"]

@@ -19,11 +19,12 @@ from typing import Any
 
 import dagster as dg
 
+from sharequeue.dagster.columns import OF_A_RECORD
 from sharequeue.dagster.names import ASSET_TAG, GROUP_TAG, PIPELINE, SUMMARY, asset_tag_value, dagster_name
 from sharequeue.dagster.references import Reference
 from sharequeue.dagster.resources import IO_MANAGER
 from sharequeue.dagster.share_group import ShareGroup
-from sharequeue.dagster.tables import Columns
+from sharequeue.dagster.tables import Columns, column_schema
 from sharequeue.domain.figures import SharePartitionStatus, words_of
 from sharequeue.domain.names import listed
 
@@ -208,6 +209,7 @@ def _topic(
             "topic": topic,
             "dagster/table_name": topic,
             "dagster/storage_kind": "kafka",
+            **column_schema(OF_A_RECORD),
             **({"read_by": ", ".join(read_by)} if read_by else {}),
             **({"results_of": ", ".join(results_of)} if results_of else {}),
             **({"dead_letters_of": ", ".join(letters_of)} if letters_of else {}),

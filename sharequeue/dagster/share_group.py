@@ -13,6 +13,7 @@ import dagster as dg
 from pydantic import Field, field_validator, model_validator
 
 from sharequeue.dagster.automation import Automation, Freshness
+from sharequeue.dagster.columns import ColumnFields
 from sharequeue.dagster.execution import JobFields, OpFields, RunLimits
 from sharequeue.dagster.names import GROUP_TAG, QUEUE_TAG, REPLAY_TAG, dagster_name, is_dagster_name
 from sharequeue.dagster.references import NoSuchObject, Reference
@@ -192,6 +193,9 @@ class ShareGroup(dg.Model, dg.Resolvable):
     )
     dead_letters: DeadLetterChecks = Field(default_factory=DeadLetterChecks)
     checks: Checks = Field(default_factory=Checks)
+    columns: Sequence[ColumnFields] = Field(
+        default=[], description="The columns of the accepted rows: descriptions, sources and checks."
+    )
     summaries: Mapping[str, str] = Field(
         default={},
         description="An asset for each of the pipeline's summaries: its name, and MODULE:NAME of its merge function.",
@@ -268,6 +272,14 @@ class ShareGroup(dg.Model, dg.Resolvable):
                 )
             _check(merge)
         return summaries
+
+    @field_validator("columns")
+    @classmethod
+    def _are_columns(cls, columns: Sequence[ColumnFields]) -> Sequence[ColumnFields]:
+        names = [dagster_name(each.name) for each in columns if isinstance(each, ColumnFields)]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"columns: {twice[0]} is named twice")
+        return columns
 
     @field_validator("configs")
     @classmethod

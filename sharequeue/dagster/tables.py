@@ -52,14 +52,13 @@ def figure_columns(kind: type) -> Columns:
     return {each.name: kinds.get(each.unit, "int") for each in figures_of(kind) if each.title}
 
 
-def column_schema(columns: Columns, descriptions: Mapping[str, str] | None = None) -> dict[str, Any]:
+def column_schema(columns: Columns) -> dict[str, Any]:
     """Return columns, with the names of their types, as Dagster's catalog shows them; nothing without columns."""
-    known = descriptions or {}
     if not columns:
         return {}
     return {
         "dagster/column_schema": dg.TableSchema(
-            columns=[dg.TableColumn(name, kind, known.get(name)) for name, kind in columns.items()]
+            columns=[dg.TableColumn(name, kind) for name, kind in columns.items()]
         )
     }
 

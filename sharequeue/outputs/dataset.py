@@ -36,14 +36,16 @@ def output_dataset(
     *,
     filesystem: fs.FileSystem | None = None,
     known: Collection[str] = (),
+    leases: Collection[int] | None = None,
 ) -> Dataset:
     """Return the current rows of a sink as an Arrow dataset: rows of acknowledged leases only, each record once.
 
     Works for `<sink>-exceptions` and `<sink>-<summary>` too. `schema` names the columns instead of the files. Where
     nothing was accepted, the dataset is empty, and has columns only if `schema` names them. `filesystem` is used in
-    place of Arrow's own client of the store. Raises ColumnChanged for a column with incompatible types, OutputDamaged
-    for missing files, NotFiles if the rows are not in files, and NoSuchSink for a sink that never had an output,
-    unless it is one of those `known` to exist.
+    place of Arrow's own client of the store. With `leases`, only rows of these leases are in it.
+
+    Raises ColumnChanged for a column with incompatible types, OutputDamaged for missing files, NotFiles if the rows
+    are not in files, and NoSuchSink for a sink that never had an output, unless it is one of those `known` to exist.
     """
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -51,6 +53,8 @@ def output_dataset(
     from sharequeue.outputs.columns import read_columns, together
 
     folders = leases_by_folder(state, group, sink, known=known)
+    if leases is not None:
+        folders = {folder: ids for folder, ids in folders.items() if not {*leases}.isdisjoint(ids)}
     if not folders:
         return ds.dataset((schema or pa.schema([])).empty_table())
     found: list[tuple[fs.FileSystem, list[str]]] = []
@@ -67,7 +71,9 @@ def output_dataset(
     # Spark may write times as INT96, which Arrow would read as nanoseconds: these end in the year 2262.
     parquet = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
     parts = [ds.dataset(files, schema=whole, format=parquet, filesystem=store) for store, files in found]
-    return parts[0] if len(parts) == 1 else ds.dataset(parts)
+    rows = parts[0] if len(parts) == 1 else ds.dataset(parts)
+    # A folder that was compacted has rows of other leases, too.
+    return rows if leases is None else rows.filter(ds.field("lease_id").isin([*leases]))
 
 
 def _by_store(

@@ -12,10 +12,11 @@ from pydantic import Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.dagster import reports
+from sharequeue.dagster.columns import lineage_of, schema_of
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG, lease_tag_value
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
-from sharequeue.dagster.tables import OF_RECORDS, column_schema
+from sharequeue.dagster.tables import OF_RECORDS
 from sharequeue.domain.errors import ShareError
 from sharequeue.state.journal import Journal
 
@@ -123,7 +124,8 @@ def metadata_of(done: "FullRun", member: RunMember) -> dict[str, Any]:
         "dagster/row_count": sum(row.records for row in state.outputs.counted(group, done.sink)),
         **({} if done.path is None else {"path": dg.MetadataValue.path(done.path)}),
         **{f"dagster/{name}": term for name, term in terms.items() if term is not None},
-        **column_schema(done.columns, OF_RECORDS),
+        **schema_of(done.columns, OF_RECORDS, member.run.group.columns),
+        **lineage_of(member.run.group.columns, [*map(member.run.group.topic_key, member.run.group.topics)]),
         "member": member.member_id,
         **reports.run(done.report, state.figures.describe(group)),
         "swept_leases": done.swept_leases,

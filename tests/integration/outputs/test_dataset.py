@@ -60,7 +60,8 @@ def written(state: State, taken: Callable[[], Lease], tmp_path: Path) -> Written
         folder = tmp_path / sink / f"leases=0-{lease.lease_id}-0" / f"sharequeue_lease={lease.lease_id}"
         folder.mkdir(parents=True)
         offsets = list(range(lease.offsets.first, lease.offsets.end))
-        pq.write_table(pa.table({"offset": offsets, **(columns or {})}), folder / "part-0.parquet")
+        given = {"offset": offsets, "lease_id": [lease.lease_id] * len(offsets), **(columns or {})}
+        pq.write_table(pa.table(given), folder / "part-0.parquet")
         (folder / "_SUCCESS").touch()
         (folder / ".part-0.parquet.crc").touch()
         if counts:
@@ -100,6 +101,19 @@ def test_columns_are_those_of_all_files(state: State, at: SharePartition, writte
         output_dataset(state, at.group_id, SINK)
     chosen = pa.schema([("offset", pa.int64())])
     assert output_dataset(state, at.group_id, SINK, chosen).to_table().num_rows == 30
+
+
+def test_rows_of_some_leases_can_be_read(state: State, at: SharePartition, written: Written) -> None:
+    """Only the folders of these leases are opened, and of a folder with several leases, only their rows are read."""
+    first, _, others = written(), written(), written({"lease_id": [-1] * 10})
+
+    def rows(*folders: Path) -> list[int]:
+        leases = [int(folder.name.partition("=")[2]) for folder in folders]
+        found = output_dataset(state, at.group_id, SINK, leases=leases).to_table()
+        return sorted(found["offset"].to_pylist()) if found.num_rows else []
+
+    assert rows(first) == rows(first, others) == [*range(10)]
+    assert rows() == rows(others) == []
 
 
 def test_damage_names_the_lease(state: State, at: SharePartition, written: Written) -> None:

@@ -505,6 +505,15 @@ def test_translation_gives_keys_tags_and_groups() -> None:
     assert found["lake/orders/accepted"].tags[GROUP_TAG] == "orders"
 
 
+def test_an_unknown_field_of_a_column_is_named() -> None:
+    """Also in a list, where Dagster would report an error for each type of each field."""
+    message = refused({**MINIMAL, "columns": [{"name": "note"}, {"name": "price", "minimum": 1}]})
+    assert "columns[1] has no field 'minimum'. Did you mean min" in message
+    columns = [{"name": "note", "not_null": True, "accepted_values": ["{{ env.HOME }}", 1]}]
+    checks = loaded({**MINIMAL, "columns": columns}).asset_checks or ()
+    assert "orders_columns" in {each.node_def.name for each in checks}
+
+
 def test_topics_are_translated_too() -> None:
     """All queues that read a topic have its key, and what the first of them says of it."""
     translation = {"key": "raw/{{ topic }}", "group_name": "raw", "owners": ["team:{{ group }}"]}

@@ -1,0 +1,116 @@
+"""The columns of the handler's result: `columns` of a `defs.yaml`, and what Dagster's catalog shows of them."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import dagster as dg
+from pydantic import Field, field_validator
+
+from sharequeue.dagster.tables import Columns
+
+OF_A_RECORD: Columns = {
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestamp_type": "int",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""The columns of a topic's records, as a handler gets them."""
+
+_Value = str | int | float | bool
+
+
+class ColumnFields(dg.Model, dg.Resolvable):
+    """A list of columns of the rows that `accepted` has: descriptions, sources, and checks."""
+
+    name: str = Field(description="The column.")
+    description: str | None = Field(default=None, description="What it contains.")
+    sources: Sequence[str] = Field(
+        default=[],
+        description="The columns of the record that it is made of, such as `value`: the lineage of the column.",
+    )
+    not_null: bool = Field(default=False, description="A check: no row has null.")
+    accepted_values: Sequence[_Value] = Field(
+        default=[], description="A check: no row has another value, or null."
+    )
+    min: float | None = Field(default=None, description="A check: no row has less.")
+    max: float | None = Field(default=None, description="A check: no row has more.")
+    matches: str | None = Field(
+        default=None, description="A check: each text matches this regular expression as a whole."
+    )
+    severity: Literal["WARN", "ERROR"] = Field(
+        default="WARN", description="The severity of its checks, `WARN` or `ERROR`."
+    )
+
+    @field_validator("sources")
+    @classmethod
+    def _are_of_a_record(cls, sources: Sequence[str]) -> Sequence[str]:
+        for source in sources:
+            if source not in OF_A_RECORD and "{{" not in source:
+                raise ValueError(f"sources: a record has no {source!r}: expected {', '.join(OF_A_RECORD)}")
+        return sources
+
+    @field_validator("matches")
+    @classmethod
+    def _is_expression(cls, text: str | None) -> str | None:
+        try:
+            # Dagster also reads the yaml before it has filled in templates.
+            if text is not None and "{{" not in text:
+                re.compile(text)
+        except re.error as error:
+            raise ValueError(f"matches is {text!r}: expected a regular expression ({error})") from error
+        return text
+
+    def constraints(self) -> Iterator[tuple[str, str]]:
+        """Yield each constraint with the words for it."""
+        if self.not_null:
+            yield "not_null", "is not null"
+        if self.accepted_values:
+            yield "accepted_values", f"is one of {', '.join(map(str, self.accepted_values))}"
+        if self.min is not None:
+            yield "min", f"is at least {self.min:g}"
+        if self.max is not None:
+            yield "max", f"is at most {self.max:g}"
+        if self.matches is not None:
+            yield "matches", f"matches {self.matches}"
+
+
+def schema_of(
+    columns: Columns, of_all: Mapping[str, str], given: Iterable[ColumnFields]
+) -> Mapping[str, Any]:
+    """Return columns as Dagster's catalog shows them, with the descriptions `of_all` outputs and those of the yaml;
+    nothing without columns.
+    """
+    if not columns:
+        return {}
+    known = {each.name: each for each in given}
+    return {
+        "dagster/column_schema": dg.TableSchema(
+            columns=[_column(name, kind, of_all.get(name), known.get(name)) for name, kind in columns.items()]
+        )
+    }
+
+
+def _column(name: str, kind: str, words: str | None, given: ColumnFields | None) -> dg.TableColumn:
+    if given is None:
+        return dg.TableColumn(name, kind, words)
+    others = [words for constraint, words in given.constraints() if constraint != "not_null"]
+    limits = dg.TableColumnConstraints(nullable=not given.not_null, other=others)
+    return dg.TableColumn(name, kind, given.description or words, limits)
+
+
+def lineage_of(given: Iterable[ColumnFields], topics: Sequence[dg.AssetKey]) -> Mapping[str, Any]:
+    """Return the columns of the topics that each column is made of; nothing if the yaml names none."""
+    found = {
+        each.name: [dg.TableColumnDep(topic, source) for topic in topics for source in each.sources]
+        for each in given
+        if each.sources
+    }
+    return {"dagster/column_lineage": dg.TableColumnLineage(found)} if found else {}
+
+
+__all__ = ["OF_A_RECORD", "ColumnFields", "lineage_of", "schema_of"]
