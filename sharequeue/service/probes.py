@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from typing_extensions import TypedDict
 
 from sharequeue import __version__
-from sharequeue.domain.errors import CoordinatorNotAvailable, ShareError
+from sharequeue.domain.errors import ClusterAuthorizationFailed, CoordinatorNotAvailable, ShareError
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.service.call import Call
 from sharequeue.service.context import Service
@@ -168,13 +168,23 @@ async def _is_known(call: Call) -> bool:
 async def metrics(call: Call) -> Response:
     """Return the metrics for Prometheus.
 
-    They name groups, so TokenRefused is raised if a required token is missing.
+    They name groups, so TokenRefused is raised if a required token is missing. While the database does not answer, a
+    token is accepted with which this replica was scraped before.
     """
+    scrapers = call.service.metrics.scrapers
     try:
         with anyio.fail_after(_DATABASE_TIMEOUT_S):
             await call.principal()
+        scrapers.accept(call.request)
+    except (TokenRefused, ClusterAuthorizationFailed):
+        scrapers.refuse(call.request)
+        raise
+    except SQLAlchemyError:
+        if not scrapers.knows(call.request):
+            raise
     except TimeoutError:
-        raise CoordinatorNotAvailable from None
+        if not scrapers.knows(call.request):
+            raise CoordinatorNotAvailable from None
     text = await call.service.metrics.text()
     # With its length, so that it is not sent in chunks of HTTP.
     length = {"content-length": str(len(text))}

@@ -33,6 +33,7 @@ from sharequeue.service.health.faults import Fault, Faults, recorded_faults
 from sharequeue.service.health.single_flight import SingleFlight
 from sharequeue.service.metrics.families import of_database, of_process, unavailable
 from sharequeue.service.metrics.figures import Reader
+from sharequeue.service.metrics.scrapers import Scrapers
 
 __all__ = ["Metrics", "RequestDurations"]
 
@@ -56,6 +57,7 @@ class Metrics:
         self._reader = Reader(database)
         self._scrape = SingleFlight(self._whole, "sharequeue-scrape", RESTS)
         self._process = SingleFlight(self._without_database, "sharequeue-scrape-process")
+        self.scrapers = Scrapers()
         self.own = Own()
         self.own.count_statements(database.engine)
 

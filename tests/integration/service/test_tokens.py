@@ -42,9 +42,11 @@ from sharequeue.groups.transports import ServiceTransport
 from sharequeue.service import create_app
 from sharequeue.service.admission import ANONYMOUS
 from sharequeue.service.call import Call
+from sharequeue.service.metrics.figures import Reader
 from tests.integration.service.test_service import serving
 from tests.waiting import PATIENCE_S
 
+NOWHERE = "postgresql+psycopg2://nobody@127.0.0.1:1/none"
 LIMIT = "share.delivery.count.limit"
 CHANGE = {"group_id": "g", "configs": {LIMIT: "8"}}
 PATH = "/v1/incremental-alter-configs"
@@ -473,3 +475,26 @@ def test_who_may_not_is_told_so_before_what_is_wrong(client: TestClient, private
         client.post(path, content=b"{", headers={"Content-Type": "application/json"}).json()["error_code"]
         == 42
     )
+
+
+def test_prometheus_sees_that_the_database_is_away(settings: Settings, private_database: Database) -> None:
+    """A token that was accepted before is, for the figures of the process; any other is not. A token that was revoked
+    is not accepted any more."""
+    here = settings.replace(database_url=url_of(private_database))
+    secrets = [Tokens(private_database).create("User:prometheus", scopes=["metrics"])[1] for _ in range(3)]
+    used, revoked, new = ({"Authorization": f"Bearer {each}"} for each in secrets)
+    app = create_app(here, coordinate=False, require_token=True)
+    service = app.state.service
+    with TestClient(app, base_url="http://localhost") as client, Database(NOWHERE) as away:
+        for headers in (used, revoked):
+            assert "sharequeue_database_up 1.0" in client.get("/metrics", headers=headers).text
+        Tokens(private_database).revoke(Tokens(private_database).find()[1].token_id)
+        assert client.get("/metrics", headers=revoked).status_code == 401
+        service.admission._databases = {True: away, False: away}
+        service.metrics._reader = Reader(away)
+        scraped = client.get("/metrics", headers=used)
+        assert scraped.status_code == 200
+        assert "sharequeue_database_up 0.0" in scraped.text
+        for headers in (revoked, new, {}):
+            assert client.get("/metrics", headers=headers).status_code in (401, 503)
+        assert client.get("/v1/groups", headers=used).status_code == 503
