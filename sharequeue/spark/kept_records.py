@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from pyspark.errors import AnalysisException
@@ -19,19 +19,19 @@ from pyspark.sql import DataFrame, SparkSession
 from sharequeue.domain.errors import first_line
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.settings import Settings
-from sharequeue.domain.values import KeptRow, Lease
+from sharequeue.domain.values import AcknowledgeType, KeptRecords, KeptRow, Lease
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.spark.handler import Handler, call_handler
 from sharequeue.spark.job_errors import SPARK_ERRORS
 from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets_of_folders
+from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.spark.output.damaged import is_damage, named_folders
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import KeptAs, has_headers, remove_lease
+from sharequeue.spark.output.lease_files import LeaseFiles
 from sharequeue.spark.output.reachable import whole_text
-from sharequeue.spark.raw_records import DAMAGED, kept_apart, with_raw
-from sharequeue.spark.reading.kept import divide, records_from
+from sharequeue.spark.raw_records import DAMAGED, as_kept
+from sharequeue.spark.reading.kept import divide, is_scattered, is_sparse, records_from
 from sharequeue.spark.reading.source import TopicSource
-from sharequeue.spark.trace_headers import with_trace
 from sharequeue.state import State
 
 _log = logging.getLogger(__name__)
@@ -217,16 +217,33 @@ def sweep_kept(
     return [row.location for row in rows]
 
 
-def call_keeping(
-    files: KeptFiles | None, handler: Handler, records: DataFrame, *, traced: bool = False
-) -> DataFrame:
-    """Return a handler's result (`call_handler`), with a row for each raw record that is to be kept; `traced`: of
-    records with their traces."""
-    if traced:
-        records = with_trace(records)
-    if files is None:
-        return call_handler(handler, records)
-    return kept_apart(call_handler(handler, with_raw(records, files.topics)))
+def keep_scanned(
+    files: KeptFiles, lease_files: LeaseFiles, leases: Sequence[Lease], kept: KeptReads
+) -> tuple[KeptReads, dict[int, str]]:
+    """Keep the records of these leases that come again, are scattered and are not kept yet, for a handler that does
+    not pass on the raw record: one scan writes them, so that this delivery and all later ones read files.
+
+    Return what is kept then, and the new folders by lease id. Does nothing if that takes longer than it saves, or if
+    the records cannot be scanned.
+    """
+    again = [
+        replace(lease, deliveries=deliveries)
+        for lease in divide(leases, kept.rows)[1]
+        if lease.share_partition.topic in files.topics and not lease.suspects and not lease.last_attempt
+        if (deliveries := tuple(each for each in lease.deliveries if each.delivery_count > 1))
+    ]
+    if not is_scattered(again):
+        return kept, {}
+    try:
+        written = lease_files.write(as_kept(files.source.records(again)), again)
+        found = kept_in(files.source.spark, files.files, written.kept)
+    except SPARK_ERRORS as error:  # the job of the round finds out why
+        _log.debug("records that come again are not kept: %s", first_line(error))
+        return kept, {}
+    rows = {
+        at: [*kept.rows.get(at, ()), KeptRow(at, written.kept[at], offsets)] for at, offsets in found.items()
+    }
+    return KeptReads({**kept.rows, **rows}, {**kept.in_files, **found}), written.kept
 
 
 def kept_in(spark: SparkSession, files: Files, folders: Mapping[int, str]) -> dict[int, OffsetSet]:
@@ -238,6 +255,27 @@ def kept_in(spark: SparkSession, files: Files, folders: Mapping[int, str]) -> di
         return {}
     found = _by_keeper(_offsets_in(spark, files, list(folders.values())))
     return {at: offsets for at, (offsets, rows) in found.items() if rows == offsets.count}
+
+
+def to_keep(
+    leases: Sequence[Lease],
+    wanted: Mapping[int, Acknowledgement],
+    folders: Mapping[int, str],
+    in_files: Mapping[int, OffsetSet],
+) -> dict[int, KeptRecords]:
+    """Return the raw records that these acknowledgements keep, by lease id: those that they release, if these are few
+    of their lease. `folders` and `in_files` are where the leases have raw records, and of which offsets.
+    """
+    found: dict[int, KeptRecords] = {}
+    for lease in leases:
+        at = lease.lease_id
+        if at not in in_files or at not in wanted:
+            continue
+        released = wanted[at].outcomes.get(AcknowledgeType.RELEASE, EMPTY)
+        kept = KeptRecords(folders[at], in_files[at]).within(released)
+        if kept is not None and is_sparse(kept.offsets, lease.offsets):
+            found[at] = kept
+    return found
 
 
 def _rows_in(spark: SparkSession, folders: Sequence[str]) -> DataFrame:

@@ -11,12 +11,14 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.reports.waiting_work import work_of
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.kept_records import KeptFiles
+from sharequeue.spark.known_handlers import known_handler
 from sharequeue.spark.leasing.budget import Budget, RecordSizes
 from sharequeue.spark.leasing.releases import Releases
 from sharequeue.spark.leasing.renewal import LeasingMember
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.lease_files import LeaseFiles
 from sharequeue.spark.progress import ProgressCallback
+from sharequeue.spark.raw_column import HandlerCalls
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import TopicSource
 from sharequeue.spark.sinks.interface import OpenSink
@@ -44,6 +46,8 @@ class OpenRun:
     columns: WrittenColumns = field(init=False)
     kept: KeptFiles | None = field(init=False)
     """The raw records that the group keeps; None if it keeps none."""
+    handler: HandlerCalls = field(init=False)
+    """Calls the job's handler."""
     releases: Releases = field(init=False)
     leaderless: frozenset[TopicPartition] = field(init=False, default=frozenset())
     """The partitions of the topics that had no leader when a round was last leased."""
@@ -69,6 +73,9 @@ class OpenRun:
         keep = None if self.kept is None else self.kept.keep
         self.lease_files = LeaseFiles(spark, settings, state, self.job.names, files, keep)
         self.columns = WrittenColumns(spark, state, self.job.names)
+        keeping = None if self.kept is None else self.kept.topics
+        known = known_handler(spark, self.job.handler)
+        self.handler = HandlerCalls(self.job.handler, known, keeping, self.sink.passes_traces)
         self.releases = Releases(self.job.deliveries_per_run)
 
     @property

@@ -68,7 +68,7 @@ def kept_apart(handled: DataFrame) -> DataFrame:
             f"the handler's `{RAW}` is of type {raw}: expected the column as it was read; pass it on, or leave it out"
         )
     same = " and ".join(f"{RAW}.{name} = {name}" for name in _COLUMNS[:3])
-    text = f"if(outcome = '{RELEASE}' and {same}, array(null, {_as_text(RAW)}), array(cast(null as string)))"
+    text = f"if(outcome = '{RELEASE}' and {same}, array(null, {_as_text(f'{RAW}.')}), array(cast(null as string)))"
     both = handled.selectExpr(
         *(quoted(each.name) for each in fields if each.name != RAW), f"explode({text}) as {_TEXT}"
     )
@@ -88,6 +88,15 @@ def kept_apart(handled: DataFrame) -> DataFrame:
         return f"if({_TEXT} is null, {name}, null) as {name}"
 
     return both.selectExpr(*(column(each) for each in fields if each.name != RAW))
+
+
+def as_kept(records: DataFrame) -> DataFrame:
+    """Return the row with which each of these leased records is kept, in the columns of a result."""
+    text = _as_text("")
+    return records.selectExpr(
+        *("topic", "partition", "offset", "lease_id", f"'{KEEP}' as outcome"),
+        f"concat({_hash('offset', text)}, ' ', {text}) as error",
+    )
 
 
 def from_text(rows: DataFrame, *others: str, headers: bool) -> DataFrame:
@@ -171,13 +180,14 @@ def _hash_of(columns: Sequence[str]) -> str:
 
 
 def _as_text(raw: str) -> str:
+    """Return the text of a raw record, whose columns have this prefix."""
     parts = (
-        f"coalesce(cast(unix_micros({raw}.timestamp) as string), '{_NONE}')",
-        f"coalesce(cast({raw}.timestamp_type as string), '{_NONE}')",
-        _bytes(f"{raw}.key"),
-        _bytes(f"{raw}.value"),
+        f"coalesce(cast(unix_micros({raw}timestamp) as string), '{_NONE}')",
+        f"coalesce(cast({raw}timestamp_type as string), '{_NONE}')",
+        _bytes(f"{raw}key"),
+        _bytes(f"{raw}value"),
         # Not by `transform`: Spark generates no code for a stage with it.
-        _bytes(f"cast(to_json({raw}.headers) as binary)"),
+        _bytes(f"cast(to_json({raw}headers) as binary)"),
     )
     return f"concat_ws(' ', {', '.join(parts)})"
 

@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from sharequeue.domain.errors import BrokerNotAvailable, InvalidRequest
-from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.offsets import EMPTY
 from sharequeue.domain.values import (
     Acknowledged,
     AcknowledgeType,
@@ -35,7 +35,7 @@ from sharequeue.kafka.topics import TopicInfo
 from sharequeue.outputs.errors import named_leases
 from sharequeue.spark.isolated_jobs import EndedJobs, IsolatedJobs, SparkJob, apart, parts_each
 from sharequeue.spark.job_reads import JobReads
-from sharequeue.spark.kept_records import NOTHING_KEPT, KeptReads, call_keeping, kept_in
+from sharequeue.spark.kept_records import NOTHING_KEPT, KeptReads, keep_scanned, kept_in, to_keep
 from sharequeue.spark.leasing.group import refuse_replaced
 from sharequeue.spark.leasing.renewal import LeaseKeeper, in_turn, release_held
 from sharequeue.spark.open_run import OpenRun
@@ -105,8 +105,10 @@ class Round:
     planned: list[SparkJob] = field(default_factory=list)
     seen: dict[int, SeenOutcomes] = field(default_factory=dict)
     """What the files have, by lease id."""
-    kept: dict[int, OffsetSet] = field(default_factory=dict)
-    """The offsets whose raw records are in files, by lease id."""
+    raw_folders: dict[int, str] = field(default_factory=dict)
+    """The folders of raw records, by lease id."""
+    kept: dict[int, KeptRecords] = field(default_factory=dict)
+    """The raw records that the acknowledgements keep, by lease id."""
     sent: dict[int, Acknowledgement] = field(default_factory=dict)
     """The acknowledgements that were accepted, by lease id."""
     acknowledged: dict[int, Acknowledged] = field(default_factory=dict)
@@ -221,10 +223,20 @@ class Round:
     def _plan(self) -> None:
         """Call the handler once for each Spark job. It may read while it plans."""
         with self._stage("plan"):
-            kept = NOTHING_KEPT if self.run.kept is None else self.run.kept.find(self.leases)
+            kept = self._find_kept()
             for some in apart(self.leases):
                 reads = JobReads(some, self.run.kept, kept, partial(self._handled, some))
                 self.planned.append(SparkJob(some, reads.handled(), reads.otherwise))
+
+    def _find_kept(self) -> KeptReads:
+        """Return what is kept of the leases; what comes again may be kept now."""
+        run = self.run
+        if run.kept is None:
+            return NOTHING_KEPT
+        kept = run.kept.find(self.leases)
+        if run.handler.known.takes_raw is False:
+            kept, self.raw_folders = keep_scanned(run.kept, run.lease_files, self.leases, kept)
+        return kept
 
     def _handled(self, leases: Sequence[Lease], kept: KeptReads, by_offset: bool) -> DataFrame:
         """Return the handler's result for the records of these leases, with rows for raw records to keep."""
@@ -236,8 +248,7 @@ class Round:
         )
         self.records.append(records)
         offered = Offered(records) if self.order is None else self.order.offered(records, leases)
-        traced = self.run.sink.passes_traces
-        handled = call_keeping(files, self.run.job.handler, offered.records, traced=traced)
+        handled = self.run.handler(offered.records)
         self.run.columns.check(handled.schema)
         return offered.with_held(self.run.sink.fits(handled))
 
@@ -247,7 +258,8 @@ class Round:
         with self._stage("write"), self.run.source.changed_topics_are_named(topics, self.infos):
             ended = self.jobs.write(self.planned)
         self.run.lost_leader |= ended.leaderless
-        return ended
+        self.raw_folders |= ended.written.kept
+        return replace(ended, written=replace(ended.written, kept=self.raw_folders))
 
     def _intact(self, written: WrittenFiles, leases: Sequence[Lease]) -> AbstractContextManager[None]:
         """Return a context manager that raises OutputDamaged if the files of these leases were removed or changed,
@@ -302,8 +314,9 @@ class Round:
             all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in found.values()))
             refuse_other_partitions(leases, found)
             found = found if self.cut is None else self.cut.applied(found)
-            self.kept |= kept_in(files.spark, run.files, written.kept)
+            in_files = kept_in(files.spark, run.files, written.kept)
             wanted = self._to_acknowledge(leases, found)
+            self.kept |= to_keep(leases, wanted, written.kept, in_files)
             if run.failure is None:
                 run.failure = find_first_failure(files.spark, run.files, written.exceptions.values())
         self.seen.update({lease.lease_id: found.get(lease.lease_id, UNSEEN) for lease in leases})
@@ -386,14 +399,7 @@ class Round:
         records = of_lease.outcomes.get(AcknowledgeType.ACCEPT, EMPTY).count
         rows = AcceptedRows(lease, written.accepted.get(at), of_lease.accepted_rows, records)
         outputs = [LeaseOutput(name, exceptions, of_lease.exceptions), *sums]
-        return _LeaseResult(rows, wanted, outputs, self._kept(at, written, wanted))
-
-    def _kept(self, lease_id: int, written: WrittenFiles, wanted: Acknowledgement) -> KeptRecords | None:
-        """Return the raw records of a lease that are kept: those that its acknowledgement releases."""
-        if lease_id not in self.kept:
-            return None
-        released = wanted.outcomes.get(AcknowledgeType.RELEASE, EMPTY)
-        return KeptRecords(written.kept[lease_id], self.kept[lease_id]).within(released)
+        return _LeaseResult(rows, wanted, outputs, self.kept.get(at))
 
     def _send_together(self, results: Sequence[_LeaseResult]) -> Refused:
         given = [self._placed(each) for each in results]
@@ -431,13 +437,15 @@ class Round:
         return folder or no_files(source.settings, source.state, sink, lease.lease_id)
 
     def _note(self, result: _LeaseResult, given: LeaseAcknowledgement, reply: Acknowledged) -> None:
-        """Note that a lease was acknowledged. Remove its files if its rows are elsewhere now; if the run is killed
-        before that, the sweep removes them.
+        """Note that a lease was acknowledged. Remove its files if its rows are elsewhere now, and its raw records if
+        they are not kept; if the run is killed before that, the sweep removes them.
         """
         at, folder = given.lease.lease_id, result.rows.folder
         self.sent[at], self.acknowledged[at] = result.acknowledgement, reply
         if folder is not None and not given.outputs[0].location.endswith(folder):
             remove_lease(self.run.files, folder)
+        if result.kept is None and at in self.raw_folders:
+            remove_lease(self.run.files, self.raw_folders[at])
 
     def _note_releases(self, leases: Sequence[Lease]) -> None:
         lost = []

@@ -24,7 +24,7 @@ from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.dead_letters import WrittenAtEnd, about_letters, write_letters_at_end
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.kept_records import call_keeping, sweep_kept
+from sharequeue.spark.kept_records import sweep_kept
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget, RecordSizes
 from sharequeue.spark.leasing.crashes import words_of_given_up
 from sharequeue.spark.leasing.group import (
@@ -50,7 +50,6 @@ from sharequeue.spark.rounds import Rounds
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.spark.spark_jobs import cancellable, ended_session_is_named, uncache
-from sharequeue.spark.tried_handlers import needs_trial
 from sharequeue.state import State
 
 __all__ = ["RoundReport", "RunReport", "run_rounds"]
@@ -119,7 +118,7 @@ def _rounds(run: OpenRun, join: Callable[[], None]) -> tuple[Rounds, bool]:
     with (
         cancellable(source.spark) as jobs,
         LeaseKeeper(source.state, run.member, jobs) as keeper,
-        needs_trial(source.spark, job.handler, job.group, run.configs.ordered) as untried,
+        run.handler.known.needs_trial(job.group, run.configs.ordered) as untried,
     ):
         if job.try_empty and untried:
             run.progress(Progress(1, "calling the handler without records", 0, 0, 0.0, None))
@@ -155,7 +154,7 @@ def _try_empty(run: OpenRun) -> None:
     records = no_records(run.source.spark)
     if run.configs.ordered:
         records = hashed(records)
-    handled = call_keeping(run.kept, run.job.handler, records)
+    handled = run.handler(records)
     run.columns.check(handled.schema)
     run.sink.fits(handled).collect()
     uncache(records)

@@ -167,9 +167,9 @@ _GROUP = (
     ConfigKey(
         "sharequeue.retry.keep.enable",
         "boolean",
-        False,
-        "Whether batch runs keep the raw records that they release in files, and read them from there again. Without "
-        "it, the next run or sweep removes the files.",
+        True,
+        "Whether batch runs keep the raw records that they release in files, and read them from there again. false: "
+        "the next run or sweep removes the files.",
     ),
     ConfigKey(
         "sharequeue.order",

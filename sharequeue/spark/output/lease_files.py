@@ -84,9 +84,11 @@ class LeaseFiles:
         numbers |= {-lease_id for lease_id in lease_ids}
         rows = "count(1)"
         if self.keep is not None:
-            number = f"if(outcome = '{KEEP}', {self.keep.value}L + lease_id, {number})"
+            others = f"if(outcome = '{KEEP}', {self.keep.value}L + lease_id, -lease_id)"
+            # Accepted rows, the most, are compared once.
+            number = f"if(outcome = '{ACCEPT}', lease_id, {others})"
             numbers |= {self.keep + lease_id for lease_id in lease_ids}
-            rows = f"count_if(outcome <> '{KEEP}')"
+            rows = f"count(if({LEASE} > {KeptAs.WITH_HEADERS.value}L, null, 1))"
         count = _write(records, number, folder, rows)
         found = _found(self.files, folder, numbers)
         kept = {lease_in(at): path for at, path in found.items() if is_kept(at)}

@@ -14,11 +14,20 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import KeptRow, Lease
 from sharequeue.spark.raw_records import from_text
 from sharequeue.spark.reading.labels import in_ranges, mapped
+from sharequeue.spark.reading.plan import TopicPartition, plan_scans
 
+SPARSE = 4
+"""Released records are kept if they are at most one in so many of the offsets between the first and the last of their
+lease: more are read as fast by a scan, and after a failure of all records their topic would be stored twice.
+"""
+LARGE = 100_000
+"""Offsets in a scan from which on its records are kept while they are read: of fewer, the scan takes no longer than
+the job that keeps them.
+"""
 MOST_LOOKED_UP = 100
 """The most folders whose rows are looked up in a map, one after the other; more use the join."""
 
@@ -57,6 +66,21 @@ def divide(
         if deliveries:
             log.append(replace(lease, deliveries=tuple(deliveries)))
     return files, log
+
+
+def is_sparse(some: OffsetSet, leased: OffsetSet) -> bool:
+    """Return whether some offsets of a lease are few of those that a scan of it reads."""
+    return some.count * SPARSE <= leased.end - leased.first
+
+
+def is_scattered(leases: Sequence[Lease]) -> bool:
+    """Return whether a scan of these leases would read many records that they do not have."""
+    offsets: dict[TopicPartition, OffsetSet] = {}
+    for lease in leases:
+        at = (lease.share_partition.topic, lease.share_partition.partition)
+        offsets[at] = offsets.get(at, EMPTY) | lease.offsets
+    scanned = sum(segment.records for scan in plan_scans(offsets) for segment in scan.segments)
+    return bool(offsets) and scanned >= LARGE + SPARSE * sum(of.count for of in offsets.values())
 
 
 def records_from(

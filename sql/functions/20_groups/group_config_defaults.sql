@@ -69,6 +69,6 @@ language sql immutable parallel safe as $$
         when 'sharequeue.results.max.waiting.records' then '10000000'
         when 'sharequeue.retry.backoff.max.ms' then '3600000'
         when 'sharequeue.retry.backoff.ms' then '60000'
-        when 'sharequeue.retry.keep.enable' then 'false'
+        when 'sharequeue.retry.keep.enable' then 'true'
     end
 $$;

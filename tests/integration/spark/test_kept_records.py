@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
+from pyspark.sql.types import StringType, StructField, StructType
 
 from sharequeue.database import Database
 from sharequeue.domain.offsets import OffsetSet
@@ -27,13 +28,14 @@ from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.formats import json as decoded
-from sharequeue.spark.handler import RAW, HandlerError
+from sharequeue.spark.handler import RAW, Handler, HandlerError
 from sharequeue.spark.kept_records import KeptFiles
 from sharequeue.spark.leased_records import Unacknowledged, lease
 from sharequeue.spark.output.folders import is_kept, lease_in
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import Progress
 from sharequeue.spark.raw_records import KEEP, kept_apart, with_raw
+from sharequeue.spark.reading import kept as reading_kept
 from sharequeue.spark.reading.source import TopicSource
 from sharequeue.spark.row_handlers import by_row
 from sharequeue.spark.sinks.postgres.sink import PostgresTable
@@ -45,7 +47,11 @@ from tests.fixtures.raw_records import NOT_UTF8, RawRecord, produce_raw
 from tests.fixtures.stack import MakeTopic
 from tests.waiting import PATIENCE_S
 
-KEEPS = {"sharequeue_retry_keep_enable": "true"}
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep released records although they are many of their lease, as in these small topics."""
+    monkeypatch.setattr(reading_kept, "SPARSE", 1)
 
 
 def odd_later(records: DataFrame) -> DataFrame:
@@ -113,7 +119,7 @@ def test_a_released_record_is_read_from_files_when_it_comes_again(
         if (progress.round, progress.stage) == (2, "write"):
             seen.extend(files_of(output_settings, job.sink, kept=True))
 
-    report = run_job(job, assigned(numbers, **KEEPS), progress=look)
+    report = run_job(job, assigned(numbers), progress=look)
     assert (report.accepted, report.released, len(report.rounds)) == (40, 20, 2)
     assert log_reads == [[OffsetSet.of((0, 20)), OffsetSet.of((0, 20))]]
     rows = read_output(spark, state, group, job.sink)
@@ -147,7 +153,7 @@ def test_a_table_gets_no_column_more(
         return odd_later(records).drop("key", "headers", "timestamp_type")
 
     job = job_of(group, numbers, handler, destination=PostgresTable(table), deliveries_per_run=2)
-    assert run_job(job, assigned(numbers, **KEEPS)).accepted == 40
+    assert run_job(job, assigned(numbers)).accepted == 40
     assert len(log_reads) == 1
     (row,) = database.rows(sa.text(f'select count(distinct (partition, "offset")) as n from {table}'))  # noqa: S608
     assert row["n"] == 40
@@ -167,7 +173,7 @@ def test_keys_in_order_are_kept_too(
     topic = make_topic(1)
     produce(topic, 0, [0, 1, 2, 1, 3, 5])  # the key is made of the value
     job = job_of(group, topic, by_row(odd_refused, "number int"), deliveries_per_run=2)
-    holder = assigned(topic, **KEEPS, sharequeue_order="key")
+    holder = assigned(topic, sharequeue_order="key")
     assert run_job(job, holder, max_rounds=1).released == 3
     (row,) = state.kept.removable(group, all_rows=True)
     assert list(row.offsets.iter_offsets()) == [1, 4, 5]
@@ -240,7 +246,7 @@ def test_kept_records_are_those_of_the_log(
     assert producer.flush(PATIENCE_S) == 0
     early = -62_000_000_000_000
     produce_raw(settings, created, [RawRecord(b"a", [NOT_UTF8]), RawRecord(b"b", [(b"", b"")], early)])
-    holder = assigned(created, appended, **KEEPS)
+    holder = assigned(created, appended)
     job = job_of(group, created, released, failed_share=None, headers=headers)
     job = replace(job, topics=(created, appended))
     assert run_job(job, holder).released == 2 * 64 + 2
@@ -316,7 +322,7 @@ def test_damaged_files_are_forgotten_and_their_records_read_from_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the same round, with one warning: no run fails, and no record is lost."""
-    holder = assigned(numbers, **KEEPS)
+    holder = assigned(numbers)
     job = job_of(group, numbers, odd_later)
     assert run_job(job, holder).released == 20
     files = files_of(output_settings, job.sink, kept=True)
@@ -349,7 +355,7 @@ def test_files_that_go_after_the_check_do_not_fail_the_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The log is read in their place, and the job is run again if it had begun."""
-    holder = assigned(numbers, **KEEPS)
+    holder = assigned(numbers)
     job = job_of(group, numbers, odd_later)
     run_job(job, holder)
     whole = KeptFiles.records
@@ -384,7 +390,7 @@ def test_what_was_kept_and_cannot_be_scanned_is_read_by_offset(
     for number in range(4):
         producer.produce(topic, str(number), timestamp=1_700_000_000_000_000_000, partition=0)
     producer.flush(PATIENCE_S)
-    holder = assigned(topic, **KEEPS)
+    holder = assigned(topic)
     job = job_of(group, topic, odd_later)
     assert run_job(job, holder).released == 2
     whole = KeptFiles.records
@@ -410,7 +416,7 @@ def test_a_lease_reads_kept_records(
     log_reads: list[list[OffsetSet]],
 ) -> None:
     """It forgets none: it may run where the files cannot be reached, and then reads the log."""
-    holder = assigned(numbers, **KEEPS)
+    holder = assigned(numbers)
     job = job_of(group, numbers, odd_later)
     run_job(job, holder)
     leased = lease(
@@ -438,7 +444,7 @@ def test_switched_off_nothing_is_read_and_the_sweep_removes_all(
     log_reads: list[list[OffsetSet]],
 ) -> None:
     """What must not be kept elsewhere goes, also that of records that are still open; a dry run only names it."""
-    holder = assigned(numbers, **KEEPS)
+    holder = assigned(numbers)
     job = job_of(group, numbers, odd_later)
     run_job(job, holder)
     assert sweep_outputs(spark, output_settings, state, job) == []
@@ -466,7 +472,7 @@ def test_a_compacted_topic_keeps_nothing(
     topic = make_topic(1, **{"cleanup.policy": "compact"})
     produce(topic, 0, range(20))
     job = job_of(group, topic, odd_later, deliveries_per_run=2)
-    assert run_job(job, assigned(topic, **KEEPS)).accepted == 20
+    assert run_job(job, assigned(topic)).accepted == 20
     assert files_of(output_settings, job.sink, kept=True) == []
     assert state.kept.removable(group, all_rows=True) == []
 
@@ -480,7 +486,7 @@ def test_only_the_raw_record_of_a_row_is_kept(
 ) -> None:
     """Not that of another record, none without the column, and none of a lease with several rows for one record. A
     column that was changed is the handler's mistake."""
-    holder = assigned(numbers, **KEEPS)
+    holder = assigned(numbers)
 
     def of_another(records: DataFrame) -> DataFrame:
         return released(records).withColumn(RAW, fn.expr(f"named_struct({OTHER})"))
@@ -525,7 +531,7 @@ def test_by_row_keeps_what_was_read_whatever_was_made_of_it(
         assert not [name for name in record if name.startswith("sharequeue")]
         raise ValueError("no")
 
-    holder = assigned(topic, **KEEPS)
+    holder = assigned(topic)
 
     def parsed(records: DataFrame) -> DataFrame:
         return by_row(refuse, "number int")(decoded(records, "number int"))
@@ -546,3 +552,73 @@ def test_by_row_keeps_what_was_read_whatever_was_made_of_it(
 
     assert run_job(job_of(group, topic, replaced, failed_share=None), holder).released == 4
     assert {row.lease_id for row in state.kept.removable(group, all_rows=True)} == before
+
+
+def selected(records: DataFrame) -> DataFrame:
+    """The same as `odd_later` twice, of a handler that names its columns."""
+    odd = "cast(cast(value as string) as int) % 2 = 1 and delivery_count < 3"
+    return records.selectExpr(
+        *("topic", "partition", "offset", "lease_id", f"if({odd}, 'release', 'accept') as outcome")
+    )
+
+
+def in_pandas(records: DataFrame) -> DataFrame:
+    """The same in a function that gets whole rows, and adds nothing of its own to what it must pass on."""
+
+    def later(frames: Iterable[Any]) -> Iterable[Any]:
+        for frame in frames:
+            assert RAW not in frame.columns
+            odd = frame.value.map(int) % 2 == 1
+            frame["outcome"] = (odd & (frame.delivery_count < 3)).map({True: "release", False: "accept"})
+            yield frame
+
+    return records.mapInPandas(later, StructType([*records.schema, StructField("outcome", StringType())]))
+
+
+def of_known_columns(records: DataFrame) -> DataFrame:
+    """The same of a handler that refuses a column which it does not know."""
+    assert RAW not in records.columns
+    return selected(records)
+
+
+@pytest.mark.parametrize("handler", [selected, in_pandas, of_known_columns])
+def test_what_comes_again_is_kept_while_it_is_read(
+    handler: Handler,
+    group: str,
+    numbers: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    output_settings: Settings,
+    log_reads: list[list[OffsetSet]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The handler does not pass on the raw record, so the second delivery reads the log once more, and the third one
+    reads files. Nothing is left of them afterwards."""
+    monkeypatch.setattr(reading_kept, "LARGE", 0)
+    job = job_of(group, numbers, handler, deliveries_per_run=3)
+    report = run_job(job, assigned(numbers))
+    assert [(each.accepted, each.released) for each in report.rounds] == [(20, 20), (0, 20), (20, 0)]
+    odd = OffsetSet.from_offsets(range(1, 20, 2))
+    assert log_reads == [[OffsetSet.of((0, 20))] * 2, [odd] * 2]
+    assert state.figures.verify(group) == []
+    assert files_of(output_settings, job.sink, kept=True) == []
+    assert state.kept.removable(group, all_rows=True) == []
+
+
+def test_a_failure_of_many_records_is_not_kept(
+    group: str,
+    numbers: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    output_settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their topic would be stored twice, and a scan reads it as fast."""
+    monkeypatch.setattr(reading_kept, "SPARSE", 4)
+    job, holder = job_of(group, numbers, odd_later), assigned(numbers)
+    assert run_job(job, holder).released == 20
+    assert state.kept.removable(group, all_rows=True) == []
+    assert files_of(output_settings, job.sink, kept=True) == []
+    assert run_job(job, holder).accepted == 20
