@@ -315,6 +315,8 @@ class Round:
             refuse_other_partitions(leases, found)
             found = found if self.cut is None else self.cut.applied(found)
             in_files = kept_in(files.spark, run.files, written.kept)
+            if set(written.kept) - set(in_files):  # several rows for a record
+                run.handler.known.takes_raw = False
             wanted = self._to_acknowledge(leases, found)
             self.kept |= to_keep(leases, wanted, written.kept, in_files)
             if run.failure is None:

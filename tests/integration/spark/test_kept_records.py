@@ -575,13 +575,21 @@ def in_pandas(records: DataFrame) -> DataFrame:
     return records.mapInPandas(later, StructType([*records.schema, StructField("outcome", StringType())]))
 
 
+def in_two_rows(records: DataFrame) -> DataFrame:
+    """The same with two rows for each record, all of its columns among them."""
+    odd = "cast(cast(value as string) as int) % 2 = 1 and delivery_count < 3"
+    return records.selectExpr(
+        "*", f"if({odd}, 'release', 'accept') as outcome", "explode(array(1, 2)) as row"
+    )
+
+
 def of_known_columns(records: DataFrame) -> DataFrame:
     """The same of a handler that refuses a column which it does not know."""
     assert RAW not in records.columns
     return selected(records)
 
 
-@pytest.mark.parametrize("handler", [selected, in_pandas, of_known_columns])
+@pytest.mark.parametrize("handler", [selected, in_pandas, of_known_columns, in_two_rows])
 def test_what_comes_again_is_kept_while_it_is_read(
     handler: Handler,
     group: str,
