@@ -9,11 +9,10 @@ from datetime import datetime
 from sharequeue.deadletters.attempts import error_at
 from sharequeue.deadletters.record_search import LoggedRecord
 from sharequeue.deadletters.traced_letters import TracedLetter
+from sharequeue.outputs.manifest import ELSEWHERE, PENDING
 from sharequeue.state.record_facts import RecordAttempt, RecordFacts, RecordOutput
 from sharequeue.state.record_history import RecordHistory
 
-_PENDING = "sink:pending:"
-_ELSEWHERE = "sink:"
 _WITHOUT_ERROR = ("accepted", "gap", "lost", "overtaken", "reset")
 _STATUSES = {
     "lost": "retention removed the record before it was processed",
@@ -158,10 +157,10 @@ def _error(attempt: RecordAttempt | None, outputs: Collection[RecordOutput], off
 def _output(accepted: TraceEvent, output: RecordOutput) -> TraceEvent:
     """Return where the rows of an accepted record are, as far as the state knows."""
     where, what = output.location, f"of sink {output.sink}"
-    if where.startswith(_PENDING):
-        where, what = where.removeprefix(_PENDING), f"{what}: waits for its table or topic"
-    elif where.startswith(_ELSEWHERE):
-        where = where.removeprefix(_ELSEWHERE)
+    if where.startswith(PENDING):
+        where, what = where.removeprefix(PENDING), f"{what}: waits for its table or topic"
+    elif where.startswith(ELSEWHERE):
+        where = where.removeprefix(ELSEWHERE)
     return replace(accepted, event="output", place=where, detail=what)
 
 
