@@ -219,12 +219,12 @@ def sweep_kept(
 
 def keep_scanned(
     files: KeptFiles, lease_files: LeaseFiles, leases: Sequence[Lease], kept: KeptReads
-) -> tuple[KeptReads, dict[int, str]]:
+) -> tuple[KeptReads, dict[int, KeptRecords]]:
     """Keep the records of these leases that come again, are scattered and are not kept yet, for a handler that does
     not pass on the raw record: one scan writes them, so that this delivery and all later ones read files.
 
-    Return what is kept then, and the new folders by lease id. Does nothing if that takes longer than it saves, or if
-    the records cannot be scanned.
+    Return what is kept then, and what is new of it, by lease id. Does nothing if that takes longer than it saves, or
+    if the records cannot be scanned.
     """
     again = [
         replace(lease, deliveries=deliveries)
@@ -240,42 +240,31 @@ def keep_scanned(
     except SPARK_ERRORS as error:  # the job of the round finds out why
         _log.debug("records that come again are not kept: %s", first_line(error))
         return kept, {}
-    rows = {
-        at: [*kept.rows.get(at, ()), KeptRow(at, written.kept[at], offsets)] for at, offsets in found.items()
-    }
-    return KeptReads({**kept.rows, **rows}, {**kept.in_files, **found}), written.kept
+    rows = {at: [*kept.rows.get(at, ()), KeptRow(at, of.location, of.offsets)] for at, of in found.items()}
+    in_files = {at: of.offsets for at, of in found.items()}
+    return KeptReads({**kept.rows, **rows}, {**kept.in_files, **in_files}), found
 
 
-def kept_in(spark: SparkSession, files: Files, folders: Mapping[int, str]) -> dict[int, OffsetSet]:
-    """Return the offsets of the raw records in the folders of leases, by lease id.
+def kept_in(spark: SparkSession, files: Files, folders: Mapping[int, str]) -> dict[int, KeptRecords]:
+    """Return the raw records in the folders of leases, by lease id.
 
     A lease with two raw records for one offset, which a handler with several rows for a record may give, has none.
     """
     if not folders:
         return {}
     found = _by_keeper(_offsets_in(spark, files, list(folders.values())))
-    return {at: offsets for at, (offsets, rows) in found.items() if rows == offsets.count}
+    return {
+        at: KeptRecords(folders[at], offsets)
+        for at, (offsets, rows) in found.items()
+        if rows == offsets.count
+    }
 
 
-def to_keep(
-    leases: Sequence[Lease],
-    wanted: Mapping[int, Acknowledgement],
-    folders: Mapping[int, str],
-    in_files: Mapping[int, OffsetSet],
-) -> dict[int, KeptRecords]:
-    """Return the raw records that these acknowledgements keep, by lease id: those that they release, if these are few
-    of their lease. `folders` and `in_files` are where the leases have raw records, and of which offsets.
-    """
-    found: dict[int, KeptRecords] = {}
-    for lease in leases:
-        at = lease.lease_id
-        if at not in in_files or at not in wanted:
-            continue
-        released = wanted[at].outcomes.get(AcknowledgeType.RELEASE, EMPTY)
-        kept = KeptRecords(folders[at], in_files[at]).within(released)
-        if kept is not None and is_sparse(kept.offsets, lease.offsets):
-            found[at] = kept
-    return found
+def few_released(lease: Lease, wanted: Acknowledgement, raw: KeptRecords | None) -> KeptRecords | None:
+    """Return those raw records of a lease that its acknowledgement releases, if these are few of the lease."""
+    released = wanted.outcomes.get(AcknowledgeType.RELEASE, EMPTY)
+    kept = None if raw is None else raw.within(released)
+    return kept if kept is not None and is_sparse(kept.offsets, lease.offsets) else None
 
 
 def _rows_in(spark: SparkSession, folders: Sequence[str]) -> DataFrame:

@@ -35,7 +35,7 @@ from sharequeue.kafka.topics import TopicInfo
 from sharequeue.outputs.errors import named_leases
 from sharequeue.spark.isolated_jobs import EndedJobs, IsolatedJobs, SparkJob, apart, parts_each
 from sharequeue.spark.job_reads import JobReads
-from sharequeue.spark.kept_records import NOTHING_KEPT, KeptReads, keep_scanned, kept_in, to_keep
+from sharequeue.spark.kept_records import NOTHING_KEPT, KeptReads, few_released, keep_scanned, kept_in
 from sharequeue.spark.leasing.group import refuse_replaced
 from sharequeue.spark.leasing.renewal import LeaseKeeper, in_turn, release_held
 from sharequeue.spark.open_run import OpenRun
@@ -105,10 +105,10 @@ class Round:
     planned: list[SparkJob] = field(default_factory=list)
     seen: dict[int, SeenOutcomes] = field(default_factory=dict)
     """What the files have, by lease id."""
+    raw: dict[int, KeptRecords] = field(default_factory=dict)
+    """The raw records in files, by lease id."""
     raw_folders: dict[int, str] = field(default_factory=dict)
-    """The folders of raw records, by lease id."""
-    kept: dict[int, KeptRecords] = field(default_factory=dict)
-    """The raw records that the acknowledgements keep, by lease id."""
+    """The folders of raw records, by lease id, also of those that cannot be kept."""
     sent: dict[int, Acknowledgement] = field(default_factory=dict)
     """The acknowledgements that were accepted, by lease id."""
     acknowledged: dict[int, Acknowledged] = field(default_factory=dict)
@@ -235,7 +235,7 @@ class Round:
             return NOTHING_KEPT
         kept = run.kept.find(self.leases)
         if run.handler.known.takes_raw is False:
-            kept, self.raw_folders = keep_scanned(run.kept, run.lease_files, self.leases, kept)
+            kept, self.raw = keep_scanned(run.kept, run.lease_files, self.leases, kept)
         return kept
 
     def _handled(self, leases: Sequence[Lease], kept: KeptReads, by_offset: bool) -> DataFrame:
@@ -258,7 +258,7 @@ class Round:
         with self._stage("write"), self.run.source.changed_topics_are_named(topics, self.infos):
             ended = self.jobs.write(self.planned)
         self.run.lost_leader |= ended.leaderless
-        self.raw_folders |= ended.written.kept
+        self.raw_folders = {at: of.location for at, of in self.raw.items()} | ended.written.kept
         return replace(ended, written=replace(ended.written, kept=self.raw_folders))
 
     def _intact(self, written: WrittenFiles, leases: Sequence[Lease]) -> AbstractContextManager[None]:
@@ -314,11 +314,11 @@ class Round:
             all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in found.values()))
             refuse_other_partitions(leases, found)
             found = found if self.cut is None else self.cut.applied(found)
-            in_files = kept_in(files.spark, run.files, written.kept)
-            if set(written.kept) - set(in_files):  # several rows for a record
+            new = {at: folder for at, folder in written.kept.items() if at not in self.raw}
+            self.raw |= kept_in(files.spark, run.files, new)
+            if new.keys() - self.raw.keys():  # several rows for a record
                 run.handler.known.takes_raw = False
             wanted = self._to_acknowledge(leases, found)
-            self.kept |= to_keep(leases, wanted, written.kept, in_files)
             if run.failure is None:
                 run.failure = find_first_failure(files.spark, run.files, written.exceptions.values())
         self.seen.update({lease.lease_id: found.get(lease.lease_id, UNSEEN) for lease in leases})
@@ -401,7 +401,8 @@ class Round:
         records = of_lease.outcomes.get(AcknowledgeType.ACCEPT, EMPTY).count
         rows = AcceptedRows(lease, written.accepted.get(at), of_lease.accepted_rows, records)
         outputs = [LeaseOutput(name, exceptions, of_lease.exceptions), *sums]
-        return _LeaseResult(rows, wanted, outputs, self.kept.get(at))
+        kept = few_released(lease, wanted, self.raw.get(at))
+        return _LeaseResult(rows, wanted, outputs, kept)
 
     def _send_together(self, results: Sequence[_LeaseResult]) -> Refused:
         given = [self._placed(each) for each in results]
