@@ -6,7 +6,7 @@ from typing import Annotated
 import dagster as dg
 from pydantic import Field, field_validator
 
-from sharequeue.dagster.yaml_values import Count, Seconds, bounded, duration, zone_of
+from sharequeue.dagster.yaml_values import Count, Duration, Seconds, bounded, duration, zone_of
 
 
 class LagSensor(dg.Model, dg.Resolvable):
@@ -34,7 +34,7 @@ class Schedule(dg.Model, dg.Resolvable):
 
     @field_validator("timezone")
     @classmethod
-    def _iszone_of(cls, name: str) -> str:
+    def _is_zone(cls, name: str) -> str:
         return zone_of(name)
 
     @field_validator("cron")
@@ -60,13 +60,9 @@ class Observe(dg.Model, dg.Resolvable):
 
     enabled: bool = Field(default=False, description="Whether it is switched on in a new deployment.")
     interval_seconds: Count = Field(default=60, description="Seconds between two ticks.")
-    keep: str = Field(default="90d", description="The retention of the history of reports, such as `90d`.")
-
-    @field_validator("keep")
-    @classmethod
-    def _is_duration(cls, text: str) -> str:
-        duration(text)
-        return text
+    keep: Duration = Field(
+        default="90d", description="The retention of the history of reports, such as `90d`."
+    )
 
 
 class Automation(dg.Model, dg.Resolvable):
@@ -83,8 +79,8 @@ class Freshness(dg.Model, dg.Resolvable):
     `accepted` is as old as its last successful run, or as the last observation of an empty queue.
     """
 
-    fail_window: str = Field(description="The age at which it is stale, such as `2h`, `30m`, `1d`.")
-    warn_window: str | None = Field(
+    fail_window: Duration = Field(description="The age at which it is stale, such as `2h`, `30m`, `1d`.")
+    warn_window: Duration | None = Field(
         default=None, description="The age of a warning; shorter than `fail_window`."
     )
 
@@ -92,10 +88,3 @@ class Freshness(dg.Model, dg.Resolvable):
         """Dagster's freshness policy."""
         warn = None if self.warn_window is None else duration(self.warn_window)
         return dg.FreshnessPolicy.time_window(fail_window=duration(self.fail_window), warn_window=warn)
-
-    @field_validator("fail_window", "warn_window")
-    @classmethod
-    def _is_duration(cls, text: str | None) -> str | None:
-        if text is not None:
-            duration(text)
-        return text

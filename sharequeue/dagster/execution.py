@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from sharequeue.dagster.launching import Launch
 from sharequeue.dagster.references import NoSuchObject, Reference
-from sharequeue.dagster.yaml_values import Count, NotNegative, Seconds, duration
+from sharequeue.dagster.yaml_values import Count, Duration, NotNegative, Seconds, duration
 
 
 class RunLimits(dg.Model, dg.Resolvable):
@@ -108,7 +108,7 @@ class JobFields(dg.Model, dg.Resolvable):
     priority: int | None = Field(
         default=None, description="The priority of their runs in Dagster's queue (`dagster/priority`)."
     )
-    max_runtime: str | None = Field(
+    max_runtime: Duration | None = Field(
         default=None,
         description="The time after which run monitoring ends a run, such as `6h` (`dagster/max_runtime`).",
     )
@@ -117,13 +117,6 @@ class JobFields(dg.Model, dg.Resolvable):
         description="`in_process`: one process, and one Spark session, for the whole run. `multiprocess`: one for "
         "each step. `location`: the executor of the code location. Or MODULE:NAME of an executor.",
     )
-
-    @field_validator("max_runtime")
-    @classmethod
-    def _is_duration(cls, text: str | None) -> str | None:
-        if text is not None:
-            duration(text)
-        return text
 
     @field_validator("executor")
     @classmethod

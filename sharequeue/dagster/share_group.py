@@ -17,7 +17,16 @@ from sharequeue.dagster.columns import ColumnFields
 from sharequeue.dagster.execution import JobFields, OpFields, RunLimits
 from sharequeue.dagster.names import GROUP_TAG, QUEUE_TAG, REPLAY_TAG, dagster_name, is_dagster_name
 from sharequeue.dagster.references import NoSuchObject, Reference
-from sharequeue.dagster.yaml_values import Count, NotNegative, Share, bounded, day_of, duration, zone_of
+from sharequeue.dagster.yaml_values import (
+    Count,
+    Duration,
+    NotNegative,
+    Share,
+    bounded,
+    day_of,
+    duration,
+    zone_of,
+)
 from sharequeue.database import Database
 from sharequeue.domain.errors import InvalidConfig
 from sharequeue.domain.names import too_long, topic_name_problem
@@ -80,21 +89,14 @@ class Checks(dg.Model, dg.Resolvable):
     max_lag: NotNegative | None = Field(
         default=None, description="Records that may wait, in all share-partitions together."
     )
-    max_age: str | None = Field(
+    max_age: Duration | None = Field(
         default=None, description="The allowed age of the oldest unfinished record, such as `2h`."
     )
 
-    max_held: str | None = Field(
+    max_held: Duration | None = Field(
         default=None,
         description="How long a key may be open, such as `6h`; default: `1d` if `configs` order the group by key.",
     )
-
-    @field_validator("max_age", "max_held")
-    @classmethod
-    def _is_duration(cls, text: str | None) -> str | None:
-        if text is not None:
-            duration(text)
-        return text
 
 
 class Backfill(dg.Model, dg.Resolvable):

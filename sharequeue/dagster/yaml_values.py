@@ -51,6 +51,15 @@ def duration(text: str) -> timedelta:
     return timedelta(**{_UNITS[found[2]]: float(found[1])})
 
 
+def _is_duration(text: str) -> str:
+    duration(text)
+    return text
+
+
+Duration = Annotated[str, AfterValidator(_is_duration)]
+"""A text that `duration` reads."""
+
+
 def day_of(text: str) -> date | None:
     """Return the day that a text such as `2013-01-01` is; None for any other form, such as 20130101 or 2013-W01-1."""
     with suppress(ValueError):
