@@ -35,6 +35,7 @@ from sharequeue.reports.history import Reports
 from sharequeue.state import State
 from tests import single
 from tests.deep.service_chaos import Balancer, Replica
+from tests.deep.threads import beside
 from tests.waiting import wait_until
 
 SETTINGS = {"SHAREQUEUE_GROUP_SHARE_MAX_RECORD_LOCK_DURATION_MS": "3600000"}
@@ -223,15 +224,8 @@ class Queues:
                 with suppress(httpx.HTTPError):
                     httpx.post(url, json=body, trust_env=False, timeout=30)
 
-        threads = [threading.Thread(target=send, daemon=True) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        try:
+        with beside(stop, [send, send]):
             yield
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join(30)
 
     @contextmanager
     def lock(self, group: str) -> Iterator[None]:
@@ -266,15 +260,8 @@ def at_work(queues: Queues) -> Iterator[None]:
             producer.poll(0)
         producer.flush(10)
 
-    threads = [threading.Thread(target=each, daemon=True) for each in (work, produce)]
-    for thread in threads:
-        thread.start()
-    try:
+    with beside(stop, [work, produce]):
         yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(30)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -34,6 +35,7 @@ from sharequeue.groups.membership import Membership
 from sharequeue.kafka.clients import client_config
 from sharequeue.state import State
 from tests import single
+from tests.deep.threads import beside
 from tests.fixtures.stack import REPOSITORY
 from tests.servers.ports import free_port
 from tests.waiting import wait_until
@@ -307,18 +309,8 @@ UNASSIGNED = sa.text(
 def at_work(ledger: Ledger, members: Callable[[], list[Membership]], workers: int) -> Iterator[None]:
     """Have so many threads at work for these members."""
     stop = threading.Event()
-    threads = [
-        threading.Thread(target=ledger.work, args=(members, stop, seed), daemon=True)
-        for seed in range(workers)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
+    with beside(stop, [partial(ledger.work, members, stop, seed) for seed in range(workers)], patience_s=60):
         yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(60)
 
 
 @dataclass
