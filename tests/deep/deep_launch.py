@@ -27,7 +27,7 @@ from sharequeue.spark.session import connector_jars
 from sharequeue.state import State
 from tests import archive
 from tests.fixtures.cluster import RECORDS, Cluster
-from tests.fixtures.dagster import code_location
+from tests.fixtures.dagster import code_location, created_run
 from tests.fixtures.stack import REPOSITORY
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -298,30 +298,7 @@ def test_a_run_that_is_terminated_in_the_ui_is_canceled(
     source = LOCATION.format(group=launches.group, topic=launches.topic, command=command)
     with code_location(stack_instance, launches.folder, source) as workspace:
         context = workspace.create_request_context()
-        location = context.get_code_location("queue")
-        (repository,) = location.get_repositories().values()
-        job = repository.get_full_job("launched")
-        plan = location.get_execution_plan(job, {}, None, None, stack_instance)
-        run = stack_instance.create_run(
-            job_name="launched",
-            run_id=None,
-            run_config={},
-            resolved_op_selection=None,
-            step_keys_to_execute=["launched_accepted"],
-            status=None,
-            tags=dict(job.tags),
-            root_run_id=None,
-            parent_run_id=None,
-            job_snapshot=job.job_snapshot,
-            execution_plan_snapshot=plan.execution_plan_snapshot,
-            parent_job_snapshot=None,
-            op_selection=None,
-            asset_selection=None,
-            asset_check_selection=None,
-            remote_job_origin=job.get_remote_origin(),
-            job_code_origin=job.get_python_origin(),
-            asset_graph=repository.asset_graph,
-        )
+        run = created_run(stack_instance, context, "launched", step="launched_accepted")
         stack_instance.launch_run(run.run_id, context)
         working = launches.folder / "working"
         wait_until(working.exists, PATIENCE_S, otherwise=lambda: stack_instance.all_logs(run.run_id)[-3:])

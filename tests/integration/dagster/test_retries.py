@@ -29,7 +29,7 @@ from sharequeue.domain.settings import SettingMissing
 from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.sinks.interface import SinkRefused
-from tests.fixtures.dagster import code_location, share_group
+from tests.fixtures.dagster import code_location, created_run, share_group
 
 
 def caused_by(cause: BaseException) -> Exception:
@@ -175,30 +175,9 @@ def test_a_retry_has_no_member_or_lease_of_the_failed_run(
     backfill(stack_instance, BulkActionStatus.REQUESTED)
     with code_location(stack_instance, tmp_path, LOCATION) as workspace:
         ours = runpy.run_path(str(tmp_path / "location.py"))["defs"].resolve_job_def("orders")
-        location = workspace.create_request_context().get_code_location("queue")
-        (repository,) = location.get_repositories().values()
-        job = repository.get_full_job("orders")
-        plan = location.get_execution_plan(job, {}, None, None, stack_instance)
-        first = stack_instance.create_run(
-            job_name="orders",
-            run_id=None,
-            run_config={},
-            resolved_op_selection=None,
-            step_keys_to_execute=["orders_accepted"],
-            status=None,
-            tags={**job.tags, "dagster/backfill": "b"},
-            root_run_id=None,
-            parent_run_id=None,
-            job_snapshot=job.job_snapshot,
-            execution_plan_snapshot=plan.execution_plan_snapshot,
-            parent_job_snapshot=None,
-            op_selection=None,
-            asset_selection=None,
-            asset_check_selection=None,
-            remote_job_origin=job.get_remote_origin(),
-            job_code_origin=job.get_python_origin(),
-            asset_graph=repository.asset_graph,
-        )
+        context = workspace.create_request_context()
+        tags = {"dagster/backfill": "b"}
+        first = created_run(stack_instance, context, "orders", step="orders_accepted", tags=tags)
         failed, logged = executed(stack_instance, ours, first.run_id)
         assert "inherited nothing nothing" in logged
         assert (failed.tags[LEASES_TAG], failed.tags["dagster/will_retry"]) == ("3-7", "true")
