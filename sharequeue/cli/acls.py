@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import click
 
-from sharequeue.cli.options import execute_option, settings_options
+from sharequeue.cli.options import execute_option, named_group, settings_options
 from sharequeue.cli.output import Output, answers, flag, row_of, text
 from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
@@ -34,7 +34,10 @@ def acls() -> None:
 def _resource(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option(
-            "--group", multiple=True, help="The group, or its prefix; * for every group. May be repeated."
+            "--group",
+            multiple=True,
+            callback=named_group,
+            help="The group, or its prefix; * for every group. May be repeated.",
         ),
         click.option(
             "--topic", multiple=True, help="The topic, or its prefix; * for every topic. May be repeated."

@@ -8,7 +8,7 @@ from datetime import datetime
 import click
 import sqlalchemy as sa
 
-from sharequeue.cli.options import GroupsNamed, TimeOption, groups_option, settings_options
+from sharequeue.cli.options import GroupsNamed, TimeOption, Whole, groups_option, settings_options
 from sharequeue.cli.output import Output, answers, moment, nested, text
 from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
@@ -54,9 +54,7 @@ _AUDIT = sa.text(
 @groups_option(default_all=True)
 @click.option("--act", "acts", multiple=True, type=click.Choice(ACTS), help="Only this act; may be repeated.")
 @click.option("--since", type=TimeOption(), help="Only from this time on; UTC without a time zone.")
-@click.option(
-    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of entries."
-)
+@click.option("--limit", type=Whole(1), default=50, show_default=True, help="Maximum number of entries.")
 def audit(
     settings: Settings,
     output: Output,

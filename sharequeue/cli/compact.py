@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import click
 
-from sharequeue.cli.options import execute_option, group_option, settings_options
+from sharequeue.cli.options import LONGEST_SECONDS, Whole, execute_option, group_option, settings_options
 from sharequeue.cli.output import Output, answers, number, text
 from sharequeue.cli.run import pipeline_code
 from sharequeue.database import Database
@@ -27,14 +27,14 @@ _GRACE_SECONDS = 3600
 @click.option("--sink", required=True, help="The sink, or one of its `-exceptions` and summaries.")
 @click.option(
     "--target-mib",
-    type=click.IntRange(1),
+    type=Whole(1),
     default=_TARGET_MIB,
     show_default=True,
     help="Target size of a file; folders below half of it are merged.",
 )
 @click.option(
     "--grace-seconds",
-    type=click.IntRange(0),
+    type=Whole(0, LONGEST_SECONDS),
     default=_GRACE_SECONDS,
     show_default=True,
     help="How long readers may use replaced folders, which are removed after that.",

@@ -21,7 +21,7 @@ from confluent_kafka import (
 )
 
 from sharequeue.cli.failures import CommandRefused
-from sharequeue.cli.options import settings_options
+from sharequeue.cli.options import LONGEST_SECONDS, Whole, named_group, settings_options
 from sharequeue.cli.output import Output, answers, moment, nested, number, text
 from sharequeue.database import Database
 from sharequeue.domain.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
@@ -82,11 +82,13 @@ def _properties(context: click.Context, parameter: click.Parameter, given: Seque
     text("VALUE"),
 )
 @click.option("--topic", "topics", multiple=True, required=True, help="The topic; may be repeated.")
-@click.option("--group", default=GROUP, show_default=True, help="The share group.")
+@click.option("--group", default=GROUP, show_default=True, callback=named_group, help="The share group.")
+@click.option("--max-messages", type=Whole(1), help="Maximum number of records; default: until Ctrl-C.")
 @click.option(
-    "--max-messages", type=click.IntRange(1), help="Maximum number of records; default: until Ctrl-C."
+    "--timeout-ms",
+    type=Whole(0, 1000 * LONGEST_SECONDS),
+    help="End after this time without a record.",
 )
-@click.option("--timeout-ms", type=click.IntRange(0), help="End after this time without a record.")
 @click.option("--release", is_flag=True, help="Release each record, for delivery to any member.")
 @click.option("--reject", is_flag=True, help="Reject each record: it becomes a dead letter.")
 @click.option("--browse", is_flag=True, help="Only show unfinished records: no lock, no delivery count.")

@@ -16,7 +16,18 @@ import click
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.cli.failures import CommandRefused
-from sharequeue.cli.options import Finite, TimeOption, execute_option, group_option, settings_options
+from sharequeue.cli.options import (
+    OFFSET,
+    PARTITION,
+    Finite,
+    TimeOption,
+    Whole,
+    execute_option,
+    group_option,
+    named_group,
+    settings_options,
+    topic_argument,
+)
 from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, text
 from sharequeue.database import Database
 from sharequeue.database.schema_files import SchemaOutdated
@@ -71,9 +82,9 @@ _CHOICES = (
     click.option(
         "--until", type=TimeOption(), help="Only letters written before this time; UTC without a zone."
     ),
-    click.option("--group", help="Only letters of this share group."),
+    click.option("--group", callback=named_group, help="Only letters of this share group."),
     click.option("--source-topic", help="Only records of this topic."),
-    click.option("--source-partition", type=click.IntRange(0), help="Only records of this partition."),
+    click.option("--source-partition", type=PARTITION, help="Only records of this partition."),
     click.option(
         "--header",
         callback=_header,
@@ -146,14 +157,12 @@ def dlq() -> None:
     text("KEY", wide=True),
     text("VALUE", wide=True),
 )
-@click.option(
-    "--limit", default=20, show_default=True, type=click.IntRange(0), help="Number of letters; 0 for all."
-)
+@click.option("--limit", default=20, show_default=True, type=Whole(0), help="Number of letters; 0 for all.")
 @click.option(
     "--base64", "as_base64", is_flag=True, help="Keys, values and headers in base64, byte for byte."
 )
 @_choosing
-@click.argument("topic")
+@topic_argument
 def list_letters(
     settings: Settings, output: Output, limit: int, as_base64: bool, selection: Selection, topic: str
 ) -> None:
@@ -215,9 +224,9 @@ def _row(letter: DeadLetter, as_base64: bool) -> dict[str, Any]:
 @dlq.command()
 @settings_options
 @answers(text("NAME"), text("CONTENT", cut=True))
-@click.argument("topic")
-@click.argument("partition", type=click.IntRange(0))
-@click.argument("offset", type=click.IntRange(0))
+@topic_argument
+@click.argument("partition", type=PARTITION)
+@click.argument("offset", type=OFFSET)
 def show(settings: Settings, output: Output, topic: str, partition: int, offset: int) -> None:
     """Show one dead letter of TOPIC in full: its headers, key and value."""
     logs = _logs(settings, topic, {partition: OffsetSet.of((offset, offset + 1))})
@@ -284,11 +293,11 @@ def _logs(settings: Settings, topic: str, offsets: Mapping[int, OffsetSet]) -> d
     "--max-redrives",
     default=MAX_REDRIVES,
     show_default=True,
-    type=click.IntRange(1),
+    type=Whole(1),
     help="Records that were sent back this often are not sent again.",
 )
 @execute_option
-@click.argument("topic")
+@topic_argument
 def redrive(
     settings: Settings,
     output: Output,
@@ -437,7 +446,7 @@ def _note_held_back(output: Output, plan: RedrivePlan, looping: int = 0) -> None
 )
 @_choosing
 @execute_option
-@click.argument("topic")
+@topic_argument
 def discard(settings: Settings, output: Output, selection: Selection, execute: bool, topic: str) -> None:
     """Discard dead letters of TOPIC: no redrive sends them. Without --execute, only show what would be done.
 

@@ -8,13 +8,16 @@ from pathlib import Path
 import click
 
 from sharequeue.cli.failures import CommandRefused
+from sharequeue.cli.options import named_group
 from sharequeue.cli.output import Output, answers, text
 from sharequeue.starter import NotEmpty, Starter
 
 
 @click.command()
 @answers(text("PATH"))
-@click.option("--group", default="orders", show_default=True, help="The share group's id.")
+@click.option(
+    "--group", default="orders", show_default=True, callback=named_group, help="The share group's id."
+)
 @click.option("--topic", help="The topic that it reads; default: the group's id.")
 @click.option("--package", default="queues", show_default=True, help="The Python package of your code.")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())

@@ -9,6 +9,7 @@ import click
 from sharequeue.cli.options import (
     Finite,
     GroupsNamed,
+    Whole,
     execute_option,
     group_option,
     groups_option,
@@ -36,10 +37,8 @@ def journal() -> None:
 @answers(number("CHANGE"), moment("AT"), text("KIND"), nested("VALUES", cut=True))
 @group_option
 @click.option("--topic", required=True, help="The share-partition, such as topic:0.")
-@click.option("--after", type=int, default=0, help="Only changes after this one.")
-@click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of changes."
-)
+@click.option("--after", type=Whole(0), default=0, help="Only changes after this one.")
+@click.option("--limit", type=Whole(1), default=100, show_default=True, help="Maximum number of changes.")
 def changes(settings: Settings, output: Output, group: str, topic: str, after: int, limit: int) -> None:
     """Show the changes of a share-partition, oldest first."""
     at = SharePartition(group, *parse_share_partition(topic))
@@ -95,7 +94,7 @@ def verify(settings: Settings, output: Output, named: GroupsNamed) -> None:
 )
 @click.option(
     "--updates",
-    type=click.IntRange(min=1),
+    type=Whole(1, 2**31 - 1),
     help="Changes after which a share-partition gets a snapshot. Default: "
     "`share.coordinator.snapshot.update.records.per.snapshot` of the service that started last.",
 )

@@ -26,30 +26,40 @@ from sharequeue.cli.failures import setting_failure
 from sharequeue.cli.output import Output
 from sharequeue.database import Database
 from sharequeue.domain.errors import GroupIdNotFound, InvalidConfig
+from sharequeue.domain.names import topic_name_problem
+from sharequeue.domain.offsets import MAX_OFFSET, MAX_PARTITION, OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs.texts import reset_duration
 from sharequeue.groups.group_names import all_group_names, require_among, require_group
 
 __all__ = [
+    "LONGEST_SECONDS",
+    "OFFSET",
+    "PARTITION",
     "Finite",
     "GroupsNamed",
     "TimeOption",
+    "Whole",
     "create_group_option",
     "duration",
     "execute_option",
     "group_option",
     "groups_option",
     "home_option",
+    "named_group",
     "parse_offsets",
     "parse_share_partition",
     "parse_topics",
     "require_group_or_flag",
     "settings_options",
+    "topic_argument",
     "topic_option",
 ]
 
 _LONGEST = timedelta(days=36_500)
 """The longest duration of an option. The database allows time spans of up to 100 years."""
+LONGEST_SECONDS = int(_LONGEST.total_seconds())
+"""The same, for options in seconds."""
 _ADDRESSES = (
     click.option(
         "--home",
@@ -106,6 +116,27 @@ class Finite(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
+
+
+class Whole(click.IntRange):
+    """A whole number within limits. The help has the lower limit only: the upper one is that of the database."""
+
+    def __init__(self, least: int, most: int = MAX_OFFSET) -> None:
+        super().__init__(least)
+        self._most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        number = int(super().convert(value, param, ctx))
+        if number > self._most:
+            self.fail(f"{number} is too large: expected at most {self._most}.", param, ctx)
+        return number
+
+
+PARTITION = Whole(0, MAX_PARTITION)
+"""The number of a partition."""
+OFFSET = Whole(0)
+"""An offset."""
 
 
 class TimeOption(click.DateTime):
@@ -209,11 +240,31 @@ def _complete_group(
         return []
 
 
+def named_group(context: click.Context, parameter: click.Parameter, given: Any) -> Any:
+    """Return the group or groups of an option. Raises BadParameter for an empty name."""
+    if given == "" or (isinstance(given, tuple) and "" in given):
+        raise click.BadParameter("the name is empty: give the id of a share group", context, parameter)
+    return given
+
+
 def group_option(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--group`, one share group."""
-    return click.option("--group", required=True, shell_complete=_complete_group, help="The share group.")(
-        command
-    )
+    return click.option(
+        "--group",
+        required=True,
+        callback=named_group,
+        shell_complete=_complete_group,
+        help="The share group.",
+    )(command)
+
+
+def _legal_topic(context: click.Context, parameter: click.Parameter, given: str) -> str:
+    if problem := topic_name_problem(given):
+        raise click.BadParameter(problem, context, parameter)
+    return given
+
+
+topic_argument = click.argument("topic", callback=_legal_topic)
 
 
 topic_option = click.option(
@@ -277,6 +328,7 @@ def groups_option(
             click.option(
                 "--group",
                 multiple=True,
+                callback=named_group,
                 shell_complete=_complete_group,
                 help="A share group; may be repeated." + (" Default: all of them." if default_all else ""),
             ),
@@ -296,6 +348,8 @@ def parse_topics(given: Sequence[str]) -> dict[str, tuple[int, ...] | None]:
             parts = tuple(int(number) for number in numbers.split(",")) if colon else None
         except ValueError:
             raise click.UsageError(f"{each!r}: partitions must be numbers, such as {topic}:0,1") from None
+        if any(not 0 <= part <= MAX_PARTITION for part in parts or ()):
+            raise click.UsageError(f"{each!r}: a partition is a number from 0 to {MAX_PARTITION}")
         before = wanted.get(topic, ())
         # A topic given twice has both lists; without partitions it is all of them.
         wanted[topic] = None if parts is None or before is None else tuple(dict.fromkeys((*before, *parts)))
@@ -311,18 +365,22 @@ def parse_share_partition(given: str) -> tuple[str, int]:
     return name, (parts or (0,))[0]
 
 
-def parse_offsets(given: str) -> list[tuple[int, int]]:
-    """Parse half-open ranges from `5,7-9`: single offsets, and runs with both ends inclusive."""
+def parse_offsets(given: str) -> OffsetSet:
+    """Parse offsets from `5,7-9`: single ones, and runs with both ends inclusive."""
     ranges = []
     for each in given.split(","):
         first, dash, last = each.strip().partition("-")
         try:
-            ranges.append((int(first), int(last if dash else first) + 1))
+            start, end = int(first), int(last if dash else first)
         except ValueError:
+            start, end = 1, 0
+        if not 0 <= start <= end <= MAX_OFFSET:
             raise click.BadParameter(
-                f"{each!r} is not an offset or a range of offsets: write 5 or 7-9", param_hint="--offsets"
-            ) from None
-    return ranges
+                f"{each!r} is not an offset or a range of offsets: write 5 or 7-9, of 0 to {MAX_OFFSET}",
+                param_hint="--offsets",
+            )
+        ranges.append((start, end + 1))
+    return OffsetSet.of(*ranges)
 
 
 def duration(context: click.Context, parameter: click.Parameter, given: str | None) -> timedelta | None:

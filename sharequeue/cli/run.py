@@ -12,7 +12,7 @@ import click
 
 from sharequeue.cli.failures import CommandRefused, code_of
 from sharequeue.cli.objects import load_job
-from sharequeue.cli.options import Finite, settings_options
+from sharequeue.cli.options import Finite, Whole, settings_options
 from sharequeue.cli.output import Output, answers, flag, nested, number, text
 from sharequeue.cli.piped import Piped, opened_pipes
 from sharequeue.database import Database
@@ -70,15 +70,13 @@ STOPPED = (
 )
 @click.option(
     "--max-rounds",
-    type=click.IntRange(1),
+    type=Whole(1),
     help="Maximum number of rounds of lease, write and acknowledge; default: no limit.",
 )
-@click.option(
-    "--max-records", type=click.IntRange(1), help="Maximum records leased in a round; default: 10,000,000."
-)
+@click.option("--max-records", type=Whole(1), help="Maximum records leased in a round; default: 10,000,000.")
 @click.option(
     "--max-bytes",
-    type=click.IntRange(0),
+    type=Whole(0),
     help="Maximum bytes leased in a round; default: the value of the group.",
 )
 @click.option("--max-seconds", type=Finite(0), help="Seconds after which no new round begins.")
@@ -92,9 +90,7 @@ STOPPED = (
     is_flag=True,
     help="Only try the handler on the next records: nothing is leased, written or acknowledged.",
 )
-@click.option(
-    "--records", type=click.IntRange(1), help=f"Number of records that `--dry-run` tries; default: {TRIED}."
-)
+@click.option("--records", type=Whole(1), help=f"Number of records that `--dry-run` tries; default: {TRIED}.")
 @click.option(
     "--replaces",
     metavar="PIPELINE",

@@ -196,9 +196,9 @@ def _force(
     offsets: str,
     execute: bool,
 ) -> None:
-    at = SharePartition(group, *parse_share_partition(topic))
+    at, wanted = SharePartition(group, *parse_share_partition(topic)), parse_offsets(offsets)
     with Database.open(settings) as database:
-        done = act(Administration(database), at, OffsetSet.of(*parse_offsets(offsets)), execute=execute)
+        done = act(Administration(database), at, wanted, execute=execute)
     output.rows(
         {
             "offsets": listed(run.offsets),

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
-from sharequeue.cli.options import GroupsNamed, groups_option, settings_options
+from sharequeue.cli.options import (
+    OFFSET,
+    PARTITION,
+    GroupsNamed,
+    groups_option,
+    settings_options,
+    topic_argument,
+)
 from sharequeue.cli.output import Output, answers, moment, number, row_of, text
 from sharequeue.database import Database
 from sharequeue.deadletters.tracing import Tracer
@@ -29,9 +36,9 @@ from sharequeue.state import State
     text("PLACE", cut=True),
 )
 @groups_option(default_all=True)
-@click.argument("topic")
-@click.argument("partition", type=click.IntRange(0))
-@click.argument("offset", type=click.IntRange(0))
+@topic_argument
+@click.argument("partition", type=PARTITION)
+@click.argument("offset", type=OFFSET)
 def trace(
     settings: Settings, output: Output, named: GroupsNamed, topic: str, partition: int, offset: int
 ) -> None:

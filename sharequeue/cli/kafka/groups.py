@@ -76,7 +76,13 @@ _ABSENT = "This server does not host this topic-partition."
 @click.option("--to-datetime", help="To the first record at or after YYYY-MM-DDThh:mm:ss.sss.")
 @click.option("--from-file", type=click.Path(path_type=Path), help="To the offsets in a file of --export.")
 @click.option("--export", is_flag=True, help="Print the offsets as CSV.")
-@click.option("--timeout", type=int, default=30000, show_default=True, help="Longest wait, in milliseconds.")
+@click.option(
+    "--timeout",
+    type=click.IntRange(10, 300_000),  # the bounds of Kafka's client
+    default=30000,
+    show_default=True,
+    help="Longest wait, in milliseconds.",
+)
 @click.option(
     "--command-config", help="Not read: the variables SHAREQUEUE_KAFKA_… have the security settings."
 )

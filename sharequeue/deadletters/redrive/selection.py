@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 from sharequeue.deadletters.letters import ORIGINAL_HEADER, DeadLetter
 from sharequeue.domain.moments import milliseconds_of
 from sharequeue.domain.names import is_topic_name, nearest, plural
-from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.offsets import MAX_OFFSET, OffsetSet
 from sharequeue.domain.record_bytes import number_of
 from sharequeue.kafka.headers import UNDECODABLE, Header, Headers
 from sharequeue.kafka.topics import LogOffsets, Topics, is_same
@@ -294,8 +294,10 @@ def parse_offsets(texts: Iterable[str]) -> dict[int, OffsetSet]:
     for text in texts:
         given = _OFFSETS.fullmatch(text)
         first, last = (int(given[2]), int(given[3] or given[2])) if given else (1, 0)
-        if given is None or last < first:
-            raise ValueError(f"{text!r}: expected PARTITION:OFFSET or PARTITION:FIRST-LAST")
+        if given is None or not first <= last <= MAX_OFFSET:
+            raise ValueError(
+                f"{text!r}: expected PARTITION:OFFSET or PARTITION:FIRST-LAST, with offsets of 0 to {MAX_OFFSET}"
+            )
         partition = int(given[1])
         found[partition] = found.get(partition, OffsetSet()) | OffsetSet.of((first, last + 1))
     return found

@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Self
 from zoneinfo import ZoneInfo
 
-from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.offsets import EMPTY, MAX_OFFSET, MAX_PARTITION, OffsetSet
 from sharequeue.spark.reading.plan import TopicPartition
 
 _OFFSETS = re.compile(r"([^:]+):(\d+):(\d+)(?:-(\d+))?")
@@ -83,8 +83,11 @@ def parse_offsets(texts: Iterable[str]) -> dict[TopicPartition, OffsetSet]:
     for text in texts:
         given = _OFFSETS.fullmatch(text)
         first, last = (int(given[3]), int(given[4] or given[3])) if given else (1, 0)
-        if given is None or last < first:
-            raise ValueError(f"{text!r}: expected TOPIC:PARTITION:FIRST-LAST or TOPIC:PARTITION:OFFSET")
+        if given is None or not first <= last <= MAX_OFFSET or int(given[2]) > MAX_PARTITION:
+            raise ValueError(
+                f"{text!r}: expected TOPIC:PARTITION:FIRST-LAST or TOPIC:PARTITION:OFFSET, with offsets of 0 to "
+                f"{MAX_OFFSET}"
+            )
         at = given[1], int(given[2])
         found[at] = found.get(at, EMPTY) | OffsetSet.of((first, last + 1))
     return found
@@ -103,6 +106,8 @@ def parse_leases(texts: Iterable[str]) -> tuple[int, ...]:
             )
         for part in text.split(","):
             first, _, last = part.partition("-")
+            if int(last or first) > MAX_OFFSET:
+                raise ValueError(f"{part}: a lease id is a number up to {MAX_OFFSET}")
             if int(last or first) - int(first) >= MOST_LEASES:
                 raise ValueError(f"{part}: that is more than {MOST_LEASES:,} leases")
             ids.update(range(int(first), int(last or first) + 1))

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import sharequeue.cli
 from sharequeue.cli import command
 from sharequeue.cli.audit import ACTS
-from sharequeue.cli.options import execute_option
+from sharequeue.cli.options import Whole, execute_option, named_group
 from sharequeue.cli.output import Output, answers, text
 from sharequeue.database.schema_files import sql_root
 
@@ -97,6 +97,25 @@ def test_every_command_takes_its_settings_alike(name: str) -> None:
     if "--database-url" in has:
         assert {"--bootstrap-server", "--service-url"} <= set(has)
     assert "group" not in {each.name for each in COMMANDS[name].params if isinstance(each, click.Argument)}
+
+
+def test_a_number_has_an_upper_limit() -> None:
+    """That of the database, of Kafka's client or of a clock, so that neither fails. An offset to which a group is reset
+    is moved into its log."""
+    endless = {
+        (name, each.name)
+        for name, found in COMMANDS.items()
+        for each in found.params
+        if isinstance(each.type, click.types.IntParamType)
+        if not isinstance(each.type, Whole) and getattr(each.type, "max", None) is None
+    }
+    assert endless == {("offsets reset", "to_offset"), ("share-groups", "to_offset")}
+
+
+def test_a_group_has_a_name() -> None:
+    """An empty `--group`, as from a variable of a shell that is not set, is refused by every command that has one."""
+    groups = {name: has["--group"] for name in set(COMMANDS) - KAFKAS if "--group" in (has := options(name))}
+    assert [name for name, each in groups.items() if each.callback is not named_group] == []
 
 
 @pytest.mark.parametrize("name", DESTRUCTIVE)

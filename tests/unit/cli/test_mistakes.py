@@ -81,6 +81,18 @@ def test_a_topic_named_twice_is_both() -> None:
             2,
             "-1 is not in the range",
         ),
+        (
+            ("state", "release", "--group", "g", "--topic", "t:0", "--offsets", "9-3"),
+            2,
+            "'9-3' is not an off",
+        ),
+        (("journal", "changes", "--group", "g", "--topic", f"t:{2**31}"), 2, "a number from 0 to 2147483647"),
+        (("trace", "t", "0", f"{2**63 - 1}"), 2, "is too large: expected at most 9223372036854775806"),
+        (("trace", "t", f"{2**31}", "0"), 2, "'PARTITION': 2147483648 is too large"),
+        (("trace", "", "0", "0"), 2, "The topic name '' is not legal"),
+        (("trace", "t", "0", "0", "--group", ""), 2, "'--group': the name is empty"),
+        (("dlq", "list", "t", "--offsets", f"0:{2**63}"), 2, "with offsets of 0 to 9223372036854775806"),
+        (("compact", "--group", "g", "--sink", "s", "--grace-seconds", "9" * 14), 2, "is too large"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

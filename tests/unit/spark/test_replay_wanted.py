@@ -60,13 +60,15 @@ def test_offsets_and_lease_ids_are_parsed() -> None:
     assert checked_name(name_of_offsets(offsets)) == name_of_offsets(offsets) != name_of_offsets({})
 
 
-@pytest.mark.parametrize("text", ["orders", "orders:0", "orders:0:9-5", "orders:0:-1", ":0:1"])
+@pytest.mark.parametrize(
+    "text", ["orders", "orders:0", "orders:0:9-5", "orders:0:-1", ":0:1", f"o:0:{2**63}", f"o:{2**31}:0"]
+)
 def test_invalid_offsets_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected TOPIC:PARTITION:FIRST-LAST"):
         parse_offsets([text])
 
 
-@pytest.mark.parametrize("text", ["", "a", "1-", "0-99999999"])
+@pytest.mark.parametrize("text", ["", "a", "1-", "0-99999999", f"{2**63}"])
 def test_invalid_lease_ids_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="lease"):
         parse_leases([text])
