@@ -24,7 +24,7 @@ from sharequeue.domain.record_bytes import number_of
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import READ_COMMITTED, DeadLetterBatch
 from sharequeue.kafka.headers import PROBLEM, REMARK, Header, Headers, headers_of
-from sharequeue.kafka.reading import TIMEOUT_SECONDS, offset_of, place_of, scan
+from sharequeue.kafka.reading import TIMEOUT_SECONDS, Scanner, offset_of, place_of, scan
 from sharequeue.kafka.topics import LogOffsets, Topics
 
 TOPIC = "__dlq.errors.topic"
@@ -342,14 +342,17 @@ def read_dead_letters(
     first: Mapping[int, int] = MappingProxyType({}),
     logs: Mapping[int, LogOffsets] | None = None,
     ends: Mapping[int, int] = MappingProxyType({}),
+    scanner: Scanner | None = None,
 ) -> Generator[DeadLetter, None, None]:
     """Yield every committed letter in the topic now, each partition in its order; then end.
 
     The end is each partition's last stable offset at the start: open transactions are not waited for, and letters
     written meanwhile are left to the next reading. `first` has the first offset of partitions that are not read from
     their start, `ends` the end offset (exclusive) of those that are not read to their end, `logs` the offsets of the
-    partitions, if the caller knows them. Raises `UnknownTopicOrPartition` if the topic does not exist,
-    `BrokerNotAvailable` if the broker does not respond for 30 s, and the error with which it refuses.
+    partitions, if the caller knows them; `scanner` is a client of the caller for committed records.
+
+    Raises `UnknownTopicOrPartition` if the topic does not exist, `BrokerNotAvailable` if the broker does not respond
+    for 30 s, and the error with which it refuses.
     """
     logs = Topics(settings, TIMEOUT_SECONDS).offsets(topic) if logs is None else logs
     starts = {(topic, at): max(log.log_start, first.get(at, 0)) for at, log in logs.items()}
@@ -357,7 +360,8 @@ def read_dead_letters(
         (topic, at): min(log.last_stable_offset, ends.get(at, log.last_stable_offset))
         for at, log in logs.items()
     }
-    with closing(scan(settings, READ_COMMITTED, starts, bounds)) as messages:
+    found = scanner.scan(starts, bounds) if scanner else scan(settings, READ_COMMITTED, starts, bounds)
+    with closing(found) as messages:
         try:
             for message in messages:
                 yield DeadLetter.of(message)

@@ -17,13 +17,20 @@ _WITHOUT_ERROR = ("accepted", "gap", "lost", "overtaken", "reset")
 _STATUSES = {
     "lost": "retention removed the record before it was processed",
     "overtaken": "retention removed the record while it was leased",
-    "no record": "progress passed the offset without a lease: no record was at it",
+    "no record": "progress passed the offset: no record was at it",
     "skipped": "the group began, or was reset to, a later offset",
     "reset": "it was in flight when the offsets were reset",
     "accepted": "its delivery is no longer known",
     "archived": "its delivery is no longer known",
     "not known": "it was finished before the journal begins",
 }
+_SHOWN_BY = {
+    "accepted": {"accepted"},
+    "archived": {"rejected", "exhausted", "gap", "archived"},
+    "lost": {"lost"},
+    "overtaken": {"overtaken"},
+}
+"""The outcomes of a last delivery that show a status already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,27 +77,44 @@ def status_events(
 
     `held` returns why the dead letters of the share-partition cannot be written.
     """
-    group, status = history.share_partition.group_id, history.status
-    told = _STATUSES.get(status)
-    if status == "not leased":
-        is_beyond = logged.log is not None and place[2] >= logged.log.log_end
-        told = None if is_beyond else f"the group has leased up to offset {history.speo}"
-    elif status == "available":
-        last = history.deliveries[-1] if history.deliveries else None
-        until = None if last is None else last.not_before
-        told = "it is delivered again" + (f", not before {until:%Y-%m-%d %H:%M:%S} UTC" if until else "")
-    elif status == "acquired":
-        until = history.deliveries[-1].expires_at if history.deliveries else None
-        told = f"its lock ends at {until:%Y-%m-%d %H:%M:%S} UTC" if until else "it is leased"
-    elif status == "archiving" and not has_letters:
+    group, told = history.share_partition.group_id, _present(history, logged)
+    if history.status == "archiving" and not has_letters:
         reason = held()
         told = f"its dead letter is held: {reason}" if reason else "its dead letter waits to be written"
-    elif status in ("accepted", "archived", "lost", "overtaken") and history.deliveries:
-        told = None
     if told is not None:
-        yield TraceEvent(*place, status, history.status_at, group, detail=told)
+        yield TraceEvent(*place, history.status, history.status_at, group, detail=told)
     for note in notes_of(history, logged):
         yield TraceEvent(*place, "note", group=group, detail=note)
+
+
+def _present(history: RecordHistory, logged: LoggedRecord) -> str | None:
+    """Return where the record is now; None if its last event, or what Kafka has of it, shows that."""
+    status, log = history.status, logged.log if logged.topic_id == history.topic_id else None
+    last = history.deliveries[-1] if history.deliveries else None
+    if log is not None and history.offset < log.log_start and status in ("available", "not leased"):
+        return (
+            "retention has removed the record: the group counts it as lost when it next reads the log's start"
+        )
+    if status == "not leased":
+        if logged.log is not None and history.offset >= logged.log.log_end:
+            return None
+        since = f" since the offsets were reset at {_utc(history.resets[-1])}" if history.resets else ""
+        return f"the group has leased no offset from {history.speo} on{since}"
+    if status == "available":
+        until = None if last is None else last.not_before
+        return "it is delivered again" + (f", not before {_utc(until)}" if until else "")
+    if status == "acquired":
+        until = None if last is None else last.expires_at
+        return f"its lock ends at {_utc(until)}" if until else "it is leased"
+    if last is not None and last.outcome in _SHOWN_BY.get(status, ()):
+        return None
+    if status == "archived" and last is not None:
+        return f"it was given up: {history.cause}"
+    return _STATUSES.get(status)
+
+
+def _utc(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def notes_of(history: RecordHistory, logged: LoggedRecord) -> Iterator[str]:
@@ -101,7 +125,7 @@ def notes_of(history: RecordHistory, logged: LoggedRecord) -> Iterator[str]:
             f"{logged.topic_id}: it was created again, so this is another record than the broker's"
         )
     if history.since is not None:
-        yield f"the journal begins at {history.since:%Y-%m-%d %H:%M:%S} UTC: earlier events are not known"
+        yield f"the journal begins at {_utc(history.since)}: earlier events are not known"
     if history.is_cut:
         yield "the record is in flight for so long that not all of its journal was read"
 

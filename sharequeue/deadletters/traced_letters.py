@@ -10,10 +10,9 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.deadletters.letters import SEQUENCE, DeadLetter
-from sharequeue.deadletters.record_search import SearchedRecord, search_record
+from sharequeue.deadletters.record_search import RecordSearch, SearchedRecord
 from sharequeue.deadletters.redrive.batches import UNHANDLED, RedriveBatches
 from sharequeue.deadletters.redrive.selection import REDRIVE_BATCH, REDRIVE_FROM
-from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.state.record_facts import RecordLetter
@@ -71,7 +70,7 @@ class TracedLetter:
 
 
 def trace_letter(
-    settings: Settings,
+    search: RecordSearch,
     database: Database,
     at: SharePartition,
     offset: int,
@@ -96,7 +95,7 @@ def trace_letter(
             and letter.header(SEQUENCE) == str(batch.sequence)
         )
 
-    found = search_record(settings, topic, is_it, since=batch.opened_at, until=batch.written_at or until)
+    found = search.first(topic, is_it, since=batch.opened_at, until=batch.written_at or until)
     if found.letter is None:
         return TracedLetter(batch, topic, remark=found.remark)
     letter = found.letter
@@ -119,14 +118,14 @@ def trace_letter(
         discards[0]["principal"] if is_discarded and discards else None,
         is_discarded,
         tuple(
-            _redrive(settings, at, f"{topic}:{letter.partition}:{letter.offset}", row, until)
+            _redrive(search, at, f"{topic}:{letter.partition}:{letter.offset}", row, until)
             for row in database.rows(_REDRIVES, **names)
         ),
     )
 
 
 def _redrive(
-    settings: Settings, at: SharePartition, origin: str, row: sa.RowMapping, until: datetime
+    search: RecordSearch, at: SharePartition, origin: str, row: sa.RowMapping, until: datetime
 ) -> TracedRedrive:
     """Return a redrive, with the place to which it has sent the letter `origin`."""
     target = row["target_topic"] or at.topic
@@ -139,8 +138,7 @@ def _redrive(
 
     found = SearchedRecord(remark="it is not sent yet: its redrive is at work, or has died")
     if row["sent_at"] is not None:
-        found = search_record(
-            settings,
+        found = search.first(
             target,
             is_it,
             since=row["opened_at"],

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sharequeue.database import Database
-from sharequeue.deadletters.record_search import LoggedRecord, logged_record
+from sharequeue.deadletters.record_search import LoggedRecord, RecordSearch
 from sharequeue.deadletters.trace_events import (
     TraceEvent,
     delivery_events,
@@ -65,23 +65,26 @@ class Tracer:
         """
         todo = deque([_Wanted(topic, partition, offset, None if groups is None else tuple(groups))])
         seen = set[tuple[str, int, int]]()
-        while todo:
-            each = todo.popleft()
-            place = each.topic, each.partition, each.offset
-            if place in seen:
-                continue
-            if len(seen) == MOST_RECORDS_FOLLOWED:
-                yield TraceEvent(*place, "note", detail=f"not followed: {len(seen)} records were traced")
-                return
-            seen.add(place)
-            for event, redriven in self._record(each):
-                yield event
-                todo.extend(redriven)
+        with RecordSearch(self._settings) as search:
+            while todo:
+                each = todo.popleft()
+                place = each.topic, each.partition, each.offset
+                if place in seen:
+                    continue
+                if len(seen) == MOST_RECORDS_FOLLOWED:
+                    yield TraceEvent(*place, "note", detail=f"not followed: {len(seen)} records were traced")
+                    return
+                seen.add(place)
+                for event, redriven in self._record(search, each):
+                    yield event
+                    todo.extend(redriven)
 
-    def _record(self, wanted: _Wanted) -> Iterator[tuple[TraceEvent, Sequence[_Wanted]]]:
+    def _record(
+        self, search: RecordSearch, wanted: _Wanted
+    ) -> Iterator[tuple[TraceEvent, Sequence[_Wanted]]]:
         """Yield the events of one record, each with the records that it leads to."""
         place = wanted.topic, wanted.partition, wanted.offset
-        logged = logged_record(self._settings, *place)
+        logged = search.logged(*place)
         known = RecordFacts.groups(self._database, wanted.topic, wanted.partition)
         if not known and logged.log is None:
             raise UnknownTopicOrPartition(
@@ -92,12 +95,13 @@ class Tracer:
         if logged.remark:
             yield TraceEvent(*place, "note", detail=logged.remark), ()
         for group in known if wanted.groups is None else wanted.groups:
-            yield from self._in_group(SharePartition(group, wanted.topic, wanted.partition), wanted, logged)
+            at = SharePartition(group, wanted.topic, wanted.partition)
+            yield from self._in_group(search, at, wanted, logged)
         if not known and wanted.groups is None:
             yield TraceEvent(*place, "note", detail="no share group has state of the partition"), ()
 
     def _in_group(
-        self, at: SharePartition, wanted: _Wanted, logged: LoggedRecord
+        self, search: RecordSearch, at: SharePartition, wanted: _Wanted, logged: LoggedRecord
     ) -> Iterator[tuple[TraceEvent, Sequence[_Wanted]]]:
         """Yield the events of one record in one group."""
         place = wanted.topic, wanted.partition, wanted.offset
@@ -114,7 +118,7 @@ class Tracer:
             yield TraceEvent(*place, "note", group=at.group_id, detail=why), ()
             return
         letters = [
-            trace_letter(self._settings, self._database, at, wanted.offset, batch, self._state.now())
+            trace_letter(search, self._database, at, wanted.offset, batch, self._state.now())
             for batch in facts.letters()
         ]
         events = [*acts, *delivery_events(place, history, facts, letters)]

@@ -151,57 +151,87 @@ def scan(
     starts: Mapping[TopicAndPartition, int],
     ends: Mapping[TopicAndPartition, int] | None = None,
 ) -> Generator[Message, None, None]:
-    """Yield the records of some partitions from a start to an end offset, each partition in its order.
+    """Yield the records of some partitions as `Scanner.scan` does, with a client of its own."""
+    with Scanner(settings, isolation_level) as scanner:
+        yield from scanner.scan(starts, ends)
 
-    A partition ends before the offset in `ends`, or where the broker reports the end of its log. A start below the
-    log is moved to its start. Records of an unreadable batch have an error and no content. Raises
-    `BrokerNotAvailable` if the broker is silent for 30 s, KafkaException if it refuses.
+
+class Scanner:
+    """Reads partitions from an offset to another, any number of times with one client. A context manager; it connects
+    when it is first used.
     """
-    kafka = client()
-    config = client_config(
-        settings, isolation_level=isolation_level, auto_offset_reset="earliest", log_level=3
-    )
-    left = {at for at, start in starts.items() if ends is None or start < ends[at]}
-    reached = dict(starts)
-    consumer = open_consumer(config)
-    try:
-        consumer.assign([kafka.TopicPartition(*at, starts[at]) for at in sorted(left)])
-        heard_at = time.monotonic()
-        while left:
-            messages = consumer.consume(SCANNED_AT_ONCE, POLL_SECONDS)
-            if messages:
-                heard_at = time.monotonic()
-            elif time.monotonic() - heard_at > TIMEOUT_SECONDS:
-                names = ", ".join(sorted({f"`{topic}`" for topic, _ in left}))
-                raise BrokerNotAvailable(
-                    f"no record of {names} arrived within {TIMEOUT_SECONDS:.0f} s; try again."
-                )
-            unreadable = set[TopicAndPartition]()
-            for message in messages:
-                at, error = place_of(message), message.error()
-                if at not in left or at in unreadable:
-                    continue
-                if is_unreadable(message):
-                    unreadable.add(at)
-                    lost = unreadable_records(config, message, reached[at])
-                    reached[at] = offset_of(lost[-1]) + 1
-                    yield from (each for each in lost if ends is None or offset_of(each) < ends[at])
-                    consumer.incremental_unassign([kafka.TopicPartition(*at)])
-                    consumer.incremental_assign([kafka.TopicPartition(*at, reached[at])])
+
+    def __init__(self, settings: Settings, isolation_level: str) -> None:
+        self._settings, self._isolation_level = settings, isolation_level
+        self._consumer: Consumer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def scan(
+        self, starts: Mapping[TopicAndPartition, int], ends: Mapping[TopicAndPartition, int] | None = None
+    ) -> Generator[Message, None, None]:
+        """Yield the records of some partitions, each partition in its order.
+
+        A partition ends before the offset in `ends`, or where the broker reports the end of its log. A start below
+        the log is moved to its start. Records of an unreadable batch have an error and no content. End one scan
+        before the next begins. Raises `BrokerNotAvailable` if the broker is silent for 30 s, KafkaException if it
+        refuses.
+        """
+        config = client_config(
+            self._settings,
+            isolation_level=self._isolation_level,
+            auto_offset_reset="earliest",
+            log_level=3,
+        )
+        kafka = client()
+        consumer = self._consumer = self._consumer or open_consumer(config)
+        left = {at for at, start in starts.items() if ends is None or start < ends[at]}
+        reached = dict(starts)
+        try:
+            consumer.assign([kafka.TopicPartition(*at, starts[at]) for at in sorted(left)])
+            heard_at = time.monotonic()
+            while left:
+                messages = consumer.consume(SCANNED_AT_ONCE, POLL_SECONDS)
+                if messages:
                     heard_at = time.monotonic()
-                    continue
-                if error is not None and error.code() != kafka.KafkaError._PARTITION_EOF:
-                    raise kafka.KafkaException(error)
-                # A marker can be the last offset below the end: then only the end-of-partition event ends the
-                # partition.
-                if error is not None or (ends is not None and offset_of(message) >= ends[at]):
-                    left.discard(at)
-                    consumer.incremental_unassign([kafka.TopicPartition(*at)])
-                    continue
-                reached[at] = offset_of(message) + 1
-                yield message
-    finally:
-        consumer.close()
+                elif time.monotonic() - heard_at > TIMEOUT_SECONDS:
+                    names = ", ".join(sorted({f"`{topic}`" for topic, _ in left}))
+                    raise BrokerNotAvailable(
+                        f"no record of {names} arrived within {TIMEOUT_SECONDS:.0f} s; try again."
+                    )
+                unreadable = set[TopicAndPartition]()
+                for message in messages:
+                    at, error = place_of(message), message.error()
+                    if at not in left or at in unreadable:
+                        continue
+                    if is_unreadable(message):
+                        unreadable.add(at)
+                        lost = unreadable_records(config, message, reached[at])
+                        reached[at] = offset_of(lost[-1]) + 1
+                        yield from (each for each in lost if ends is None or offset_of(each) < ends[at])
+                        consumer.incremental_unassign([kafka.TopicPartition(*at)])
+                        consumer.incremental_assign([kafka.TopicPartition(*at, reached[at])])
+                        heard_at = time.monotonic()
+                        continue
+                    if error is not None and error.code() != kafka.KafkaError._PARTITION_EOF:
+                        raise kafka.KafkaException(error)
+                    # A marker can be the last offset below the end: then only the end-of-partition event ends the
+                    # partition.
+                    if error is not None or (ends is not None and offset_of(message) >= ends[at]):
+                        left.discard(at)
+                        consumer.incremental_unassign([kafka.TopicPartition(*at)])
+                        continue
+                    reached[at] = offset_of(message) + 1
+                    yield message
+        finally:
+            consumer.unassign()
 
 
 def unreadable_records(config: Mapping[str, Any], report: Message, position: int) -> list[Message]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Consumer
 
 from sharequeue.cli import command
 from sharequeue.cli.output import WIDTH
@@ -19,6 +20,8 @@ from sharequeue.deadletters.tracing import Tracer
 from sharequeue.domain.errors import UnknownTopicOrPartition
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import AcknowledgeType, LeaseOutput
+from sharequeue.kafka import reading
+from sharequeue.kafka.reading import open_consumer
 from tests import single
 from tests.fixtures.deadletters import GivenUp, execute
 from tests.fixtures.stack import MakeTopic
@@ -91,6 +94,8 @@ def test_a_record_that_was_not_given_up_has_no_letter(given_up: Make) -> None:
     assert names(trace(case, 2)) == ["produced", "leased", "accepted"]
     beyond = trace(case, 3)
     assert names(beyond) == ["note"]
+    case.produce(1)
+    assert only(trace(case, 3), "not leased").detail == "the group has leased no offset from 3 on"
     assert beyond[0].detail == "the offset is beyond the end of the log, 3"
     with pytest.raises(UnknownTopicOrPartition, match="No share group has state of"):
         list(Tracer(case.settings, case.database).trace(f"{case.topic}-none", 0, 0))
@@ -126,8 +131,11 @@ def test_a_redrive_to_another_topic_is_followed_there(given_up: Make, make_topic
     assert events[-1].detail == "no share group has state of the partition"
 
 
-def test_records_that_are_redriven_to_each_other_are_traced_once(given_up: Make) -> None:
-    """A record that comes back again and again is followed up to its last life, each of them once."""
+def test_records_that_are_redriven_to_each_other_are_traced_once(
+    given_up: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that comes back again and again is followed up to its last life, each of them once, and with the same
+    two clients."""
     case = given_up()
     case.produce(1)
     case.reject()
@@ -135,7 +143,12 @@ def test_records_that_are_redriven_to_each_other_are_traced_once(given_up: Make)
         case.writer().write()
         redrive(case)
         case.reject()
+    opened: list[Consumer] = []
+    monkeypatch.setattr(
+        reading, "open_consumer", lambda config: opened.append(open_consumer(config)) or opened[-1]
+    )
     events = trace(case, 0)
+    assert len(opened) == 2
     lives = [(each.topic, each.offset) for each in events if each.event == "produced"]
     assert len(lives) == len(set(lives)) == 3
     assert names(events).count("rejected") == 3

@@ -100,8 +100,8 @@ def test_every_command_takes_its_settings_alike(name: str) -> None:
 
 
 def test_a_number_has_an_upper_limit() -> None:
-    """That of the database, of Kafka's client or of a clock, so that neither fails. An offset to which a group is reset
-    is moved into its log."""
+    """That of the database, of Kafka's client or of a clock, so that neither fails. An offset to which a group is
+    reset is moved into its log."""
     endless = {
         (name, each.name)
         for name, found in COMMANDS.items()
