@@ -23,11 +23,12 @@ _WIDER: dict[tuple[pa.DataType, pa.DataType], pa.DataType] = {
 _MOST_DIGITS = 38
 
 
-def read_columns(store: fs.FileSystem, file: str) -> pa.Schema:
-    """Return the columns of a Parquet file, with their names and types only."""
+def read_footer(store: fs.FileSystem, file: str) -> tuple[pa.Schema, int]:
+    """Return the columns of a Parquet file, with their names and types only, and its number of rows."""
     with store.open_input_file(file) as opened:
-        found = pq.ParquetFile(opened).schema_arrow
-    return pa.schema([(field.name, _read_as(field.type)) for field in found])
+        found = pq.ParquetFile(opened)
+        columns = pa.schema([(field.name, _read_as(field.type)) for field in found.schema_arrow])
+        return columns, found.metadata.num_rows
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:

@@ -31,14 +31,14 @@ def read_manifest(state: State, group: str, sink: str) -> tuple[str, ...]:
 
 def leases_by_folder(
     state: State, group: str, sink: str, *, known: Collection[str] | None = None
-) -> dict[str, list[int]]:
-    """Return the same, with the leases of each folder. With `known`, the sinks that exist without an output, it
-    raises NoSuchSink for a sink that is not one of them and never had one.
+) -> dict[str, dict[int, int]]:
+    """Return the same, with the leases of each folder and their records. With `known`, the sinks that exist without
+    an output, it raises NoSuchSink for a sink that is not one of them and never had one.
     """
-    folders: dict[str, list[int]] = {}
+    folders: dict[str, dict[int, int]] = {}
     for row in state.outputs.counted(group, sink):
         if row.records:
-            folders.setdefault(row.location, []).append(row.lease_id)
+            folders.setdefault(row.location, {})[row.lease_id] = row.records
     elsewhere = [folder for folder in folders if folder.startswith(ELSEWHERE)]
     if waiting := [folder for folder in elsewhere if folder.startswith(PENDING)]:
         raise NotFiles(

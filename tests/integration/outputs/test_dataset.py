@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from sharequeue import output_dataset
 from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
+from sharequeue.outputs.dataset import open_output
 from sharequeue.outputs.errors import ColumnChanged, NoSuchSink, NotFiles, OutputDamaged
 from sharequeue.outputs.manifest import ELSEWHERE, PENDING
 from sharequeue.spark import read_output
@@ -114,6 +116,34 @@ def test_rows_of_some_leases_can_be_read(state: State, at: SharePartition, writt
 
     assert rows(first) == rows(first, others) == [*range(10)]
     assert rows() == rows(others) == []
+    with pytest.raises(TypeError, match="a lease of `leases` is OutputRow"):
+        output_dataset(
+            state,
+            at.group_id,
+            SINK,
+            leases=state.outputs.counted(at.group_id, SINK),  # type: ignore[arg-type]
+        )
+
+
+def test_leases_of_a_sum_are_read_if_no_other_is_in_their_folder(
+    state: State, at: SharePartition, taken: Callable[[], Lease], tmp_path: Path
+) -> None:
+    """The rows of a summary do not have their lease: then a folder with those of several leases is an error."""
+    alone, merged = tmp_path / "a", tmp_path / "b"
+    ids = []
+    for folder in (alone, merged, merged):
+        lease = taken()
+        ids.append(lease.lease_id)
+        folder.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"n": [1]}), folder / "part-0.parquet")
+        output = LeaseOutput(SINK, str(folder), lease.offsets.count)
+        single.acknowledge(state, lease, {ACCEPT: lease.offsets}, outputs=[output])
+    assert output_dataset(state, at.group_id, SINK, leases=ids[:1]).count_rows() == 1
+    assert output_dataset(state, at.group_id, SINK, leases=ids).count_rows() == 2
+    with pytest.raises(
+        ValueError, match=rf"also has rows of lease {ids[1]}, and there is no column lease_id"
+    ):
+        output_dataset(state, at.group_id, SINK, leases=ids[2:])
 
 
 def test_damage_names_the_lease(state: State, at: SharePartition, written: Written) -> None:
@@ -130,6 +160,38 @@ def test_damage_names_the_lease(state: State, at: SharePartition, written: Writt
         spoil()
         with pytest.raises(OutputDamaged, match=rf"lease {lease_id} in .*Restore the folder from a backup"):
             output_dataset(state, at.group_id, SINK)
+
+
+def test_rows_are_compared_with_the_manifest(state: State, at: SharePartition, written: Written) -> None:
+    """Files with fewer rows than were acknowledged, and with more, except where a record may have several rows."""
+    folder = written({"outcome": ["accept"] * 10})
+    shutil.copy(folder / "part-0.parquet", folder / "part-1.parquet")
+    with pytest.raises(OutputDamaged, match=r"the files have 20 rows, and 10 were acknowledged"):
+        output_dataset(state, at.group_id, SINK)
+    (folder / "part-1.parquet").unlink()
+    pq.write_table(pq.read_table(folder / "part-0.parquet").slice(1), folder / "part-0.parquet")
+    with pytest.raises(OutputDamaged, match=r"the files have 9 rows, and 10 were acknowledged"):
+        output_dataset(state, at.group_id, SINK)
+    exceptions = written({"outcome": ["reject"] * 10}, sink=f"{SINK}-exceptions")
+    shutil.copy(exceptions / "part-0.parquet", exceptions / "part-1.parquet")
+    assert output_dataset(state, at.group_id, f"{SINK}-exceptions").count_rows() == 20
+
+
+def test_a_flipped_byte_is_found(state: State, at: SharePartition, written: Written) -> None:
+    """Also where the values could be read: the checksums of the pages, which Spark writes, are compared."""
+    whole, damaged = written(), written()
+    file = damaged / "part-0.parquet"
+    pq.write_table(pa.table({"offset": range(10, 20)}), file, write_page_checksum=True, compression="none")
+    content = bytearray(file.read_bytes())
+    content[content.index((10).to_bytes(8, "little"))] ^= 1
+    file.write_bytes(content)
+    assert pq.read_table(file)["offset"].to_pylist()[0] == 11
+    found = open_output(state, at.group_id, SINK)
+    with pytest.raises(OSError, match="CRC checksum"):
+        found.rows.to_table()
+    with pytest.raises(OutputDamaged, match=rf"lease {damaged.name.partition('=')[2]} in {damaged}"):
+        found.table()
+    assert whole.exists()
 
 
 def test_a_sink_without_files_is_named(
