@@ -4,7 +4,9 @@ The type of the input decides what it gets: a DataFrame of pandas or Spark, or a
 Spark's DataFrame starts Spark. An input has the rows that count when the step begins, each record once.
 """
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -13,26 +15,29 @@ from sharequeue.dagster.names import PIPELINE, SUMMARY, dagster_name
 from sharequeue.dagster.references import Reference
 from sharequeue.dagster.resources import SettingsResource, SparkResource
 from sharequeue.database import Database
-from sharequeue.domain.names import folder_name
+from sharequeue.domain.errors import first_line
+from sharequeue.domain.names import folder_name, nearest
 from sharequeue.domain.settings import Settings
-from sharequeue.outputs import output_dataset
+from sharequeue.outputs.dataset import OpenOutput, open_output
 from sharequeue.outputs.errors import NotFiles
 from sharequeue.state import State
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyarrow.dataset import Dataset
+    from pyspark.sql import DataFrame, SparkSession
 
 _GROUP = "share_group"
 COLUMNS = "columns"
 """The metadata of an input that names its columns, as in Dagster's other IO managers."""
 
-_Rows = Callable[["Dataset", list[str] | None], Any]
-_KINDS: Mapping[tuple[str, str], _Rows] = {
-    ("pandas", "DataFrame"): lambda rows, columns: rows.to_table(columns=columns).to_pandas(),
-    ("pyarrow", "Table"): lambda rows, columns: rows.to_table(columns=columns),
-    ("pyarrow", "Dataset"): lambda rows, columns: rows,
+_LIKE = 0.85
+"""The similarity from which on another key of the metadata is taken for a misspelt one."""
+
+_KINDS: Mapping[tuple[str, str], Callable[[OpenOutput], Any]] = {
+    ("pandas", "DataFrame"): lambda found: found.table().to_pandas(),
+    ("pyarrow", "Table"): lambda found: found.table(),
+    ("pyarrow", "Dataset"): lambda found: found.rows,
 }
 _SPARK = ("pyspark", "DataFrame")
 _KNOWN = "pandas.DataFrame, pyarrow.Table, pyarrow.dataset.Dataset or pyspark.sql.DataFrame"
@@ -53,10 +58,10 @@ class OutputIOManager(dg.ConfigurableIOManager):
         )
 
     def load_input(self, context: dg.InputContext) -> Any:
-        """Return the rows of the asset upstream, in the type of the input. Raises dg.Failure for a type that it does
-        not know, and for an output that is not in files.
+        """Return the rows of the asset upstream, in the type of the input. Raises dg.Failure for a type or column that
+        it does not know, and for an output that is not in files.
         """
-        kind = _kind(context)
+        kind, columns = _kind(context), _columns(context)
         of_asset = context.upstream_output.definition_metadata if context.upstream_output else None
         if not of_asset or not {_GROUP, PIPELINE} <= set(of_asset):
             raise dg.Failure(
@@ -64,39 +69,103 @@ class OutputIOManager(dg.ConfigurableIOManager):
                 f"{context.name} needs another IO manager",
                 allow_retries=False,
             )
-        columns = context.definition_metadata.get(COLUMNS)
-        chosen = None if columns is None else list(columns)
         try:
-            return self._load(kind, of_asset, chosen)
-        except NotFiles as error:
+            return self._load(kind, of_asset, columns)
+        except (NotFiles, _NotLoaded) as error:
             raise dg.Failure(f"{context.asset_key.to_user_string()}: {error}", allow_retries=False) from error
 
-    def _load(self, kind: tuple[str, str], of_asset: Mapping[str, Any], columns: list[str] | None) -> Any:
+    def _load(self, kind: tuple[str, str], of_asset: Mapping[str, Any], columns: Sequence[str] | None) -> Any:
         settings, group = self.settings.load(), str(of_asset[_GROUP])
         if SUMMARY in of_asset:
             return self._load_summary(kind, summary_file(settings, group, of_asset[SUMMARY]), columns)
         sink = sink_of(str(of_asset[PIPELINE]), group)
         with Database.open(settings) as database:
             if kind != _SPARK:
-                return _KINDS[kind](output_dataset(State(database), group, sink, known=[sink]), columns)
+                return _KINDS[kind](_chosen(open_output(State(database), group, sink, known=[sink]), columns))
             from sharequeue.spark import read_output
 
             session = self.spark.session(f"{group} output")
-            rows = read_output(session, State(database), group, sink, known=[sink])
-        return rows if columns is None else rows.select(*columns)
+            return _selected(
+                session, read_output(session, State(database), group, sink, known=[sink]), columns
+            )
 
-    def _load_summary(self, kind: tuple[str, str], file: "Path", columns: list[str] | None) -> Any:
+    def _load_summary(self, kind: tuple[str, str], file: "Path", columns: Sequence[str] | None) -> Any:
+        if not file.exists():
+            raise _NotLoaded(f"there is no file {file} yet: materialize the summary first")
         if kind == _SPARK:
-            rows = self.spark.session("summary").read.parquet(str(file))
-            return rows if columns is None else rows.select(*columns)
+            session = self.spark.session("summary")
+            return _selected(session, session.read.parquet(str(file)), columns)
+        from pyarrow import ArrowInvalid
         from pyarrow.dataset import dataset
 
-        return _KINDS[kind](dataset(str(file), format="parquet"), columns)
+        try:
+            return _KINDS[kind](_chosen(OpenOutput(dataset(str(file), format="parquet"), {}), columns))
+        except (ArrowInvalid, OSError) as error:
+            raise _NotLoaded(
+                f"{file} cannot be read: materialize the summary again. The error: {first_line(error)}"
+            ) from error
+
+
+class _NotLoaded(Exception):
+    """An input that cannot be loaded; the message has the reason."""
 
 
 def summary_file(settings: Settings, group: str, name: str) -> "Path":
     """Return the file of a merged summary."""
     return settings.local_output / folder_name(dagster_name(group)) / f"{name}.parquet"
+
+
+def _columns(context: dg.InputContext) -> Sequence[str] | None:
+    """Return the columns that the metadata of an input names; None for all. Raises dg.Failure for another value than
+    a list of names, and for a misspelt key.
+    """
+    metadata = context.definition_metadata
+    what = f"the metadata of the input {context.name} of {context.asset_key.to_user_string()}"
+    for key in metadata:
+        if key != COLUMNS and difflib.get_close_matches(key.lower(), [COLUMNS], cutoff=_LIKE):
+            raise dg.Failure(f"{what} has {key!r}: did you mean {COLUMNS!r}?", allow_retries=False)
+    given = metadata.get(COLUMNS)
+    if given is None:
+        return None
+    is_list = isinstance(given, list | tuple) and all(isinstance(each, str) for each in given)
+    if not is_list or not given or len({*given}) < len(given):
+        raise dg.Failure(
+            f"{what} has {given!r} as {COLUMNS!r}: expected a list of different names, such as ['note']",
+            allow_retries=False,
+        )
+    return tuple(given)
+
+
+def _chosen(found: OpenOutput, columns: Sequence[str] | None) -> OpenOutput:
+    """Return an output with these columns only."""
+    if columns is None:
+        return found
+    import pyarrow as pa
+    from pyarrow.dataset import dataset
+
+    schema = found.rows.schema
+    if not schema.names:
+        return replace(found, rows=dataset(pa.schema([(each, pa.null()) for each in columns]).empty_table()))
+    _check(columns, schema.names)
+    return replace(found, rows=found.rows.replace_schema(pa.schema([schema.field(each) for each in columns])))
+
+
+def _selected(session: "SparkSession", rows: "DataFrame", columns: Sequence[str] | None) -> "DataFrame":
+    """Return the same of Spark's rows."""
+    if columns is None:
+        return rows
+    from sharequeue.spark.sql_texts import quoted
+
+    if not rows.columns:
+        return session.createDataFrame([], ", ".join(f"{quoted(each)} void" for each in columns))
+    _check(columns, rows.columns)
+    return rows.select(*map(quoted, columns))
+
+
+def _check(columns: Sequence[str], known: Sequence[str]) -> None:
+    for each in columns:
+        if each not in known:
+            raise _NotLoaded(f"it has no column {each!r}. {nearest(each, known, 'columns')}")
 
 
 def _kind(context: dg.InputContext) -> tuple[str, str]:

@@ -88,28 +88,45 @@ def test_the_type_of_an_input_decides_what_it_gets(
     assert loads(pd.DataFrame) == ["offset", "note"]
     assert loads(pd.DataFrame, columns=["note"]) == ["note"]
     assert loads(Dataset).count_rows() == 10
+    assert loads(Dataset, columns=["note"]).to_table().to_pydict() == {"note": ["x"] * 10}
+    assert loads(pa.Table, columns=["note", "offset"]).column_names == ["note", "offset"]
     rows = loads(DataFrame, columns=["offset"])
     assert (rows.num_rows, rows.column_names) == (10, ["offset"])
     assert spark.range(1).count() == 1  # It still runs: the run did not start it.
 
 
 def test_a_queue_without_a_run_is_an_empty_input(loads: Loads) -> None:
-    """Before anything was accepted there are no rows, and no error."""
+    """Before anything was accepted there are no rows, and no error; the columns that are chosen have no type."""
     assert loads(pa.Table).num_rows == 0
+    assert loads(pd.DataFrame, columns=["note"]) == ["note"]
+    assert loads(DataFrame, columns=["the note"]).schema.names == ["the note"]
 
 
 def test_a_summary_is_its_merged_file(loads: Loads, tmp_path: Path, at: SharePartition) -> None:
     """The file of the last materialization is read as a whole."""
     file = tmp_path / "output" / at.group_id / f"{SUMMARY}.parquet"
+    with pytest.raises(dg.Failure, match=r"there is no file .*: materialize the summary first"):
+        loads(pa.Table, SUMMARY)
     file.parent.mkdir(parents=True)
     pq.write_table(pa.table({"carrier": ["UA"], "flights": [3]}), file)
     assert loads(pa.Table, SUMMARY).to_pylist() == [{"carrier": "UA", "flights": 3}]
+    file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(dg.Failure, match=r"cannot be read: materialize the summary again"):
+        loads(pa.Table, SUMMARY)
 
 
 def test_what_cannot_be_loaded_says_why(loads: Loads, accepted: State, at: SharePartition) -> None:
     """An input without a type that is known, and rows that are in a table, end the step with what to do."""
     with pytest.raises(dg.Failure, match=r"has the type Any: give the argument the type pandas\.DataFrame, "):
         loads(Any)
+    for metadata, said in (
+        ({"columns": "note"}, "has 'note' as 'columns': expected a list of different names"),
+        ({"columns": ["note", "note"]}, "expected a list of different names"),
+        ({"column": ["note"]}, "has 'column': did you mean 'columns'"),
+        ({"columns": ["nota"]}, r"g/accepted: it has no column 'nota'\. Did you mean note\?"),
+    ):
+        with pytest.raises(dg.Failure, match=said):
+            loads(pa.Table, **metadata)
     lease = single.acquire(accepted, at, "member", None, 10)
     assert lease is not None
     output = LeaseOutput(SINK, f"{ELSEWHERE}sales.orders", 10)
