@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sharequeue.cli.failures import CommandRefused
+from sharequeue.domain.modules import no_module
 from sharequeue.domain.names import nearest
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def _imported(named: str) -> tuple[ModuleType, str]:
         return importlib.import_module(name), attribute
     except (ImportError, SyntaxError) as error:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
-            reason = f"there is no module {error.name}, neither in {Path.cwd()} nor installed"
+            package = sys.modules.get(str(error.name).rpartition(".")[0])
+            reason = no_module(str(error.name), getattr(package, "__path__", ()))
         else:
             reason = f"module {name} cannot be imported: {type(error).__name__}: {error}"
         raise CommandRefused(reason, NO_SUCH_JOB) from error

@@ -58,8 +58,8 @@ class OutputIOManager(dg.ConfigurableIOManager):
         )
 
     def load_input(self, context: dg.InputContext) -> Any:
-        """Return the rows of the asset upstream, in the type of the input. Raises dg.Failure for a type or column that
-        it does not know, and for an output that is not in files.
+        """Return the rows of the asset upstream, in the type of the input. Raises dg.Failure for an unknown type or
+        column, and for an output that is not in files.
         """
         kind, columns = _kind(context), _columns(context)
         of_asset = context.upstream_output.definition_metadata if context.upstream_output else None

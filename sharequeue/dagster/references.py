@@ -13,7 +13,6 @@ import ast
 import importlib
 import importlib.util
 import sys
-import sysconfig
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,15 +20,11 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from sharequeue.domain.modules import INSTALLED_IN, no_module
 from sharequeue.domain.names import nearest, shown
 
-__all__ = ["NoSuchObject", "Reference", "own_modules", "own_path", "packed"]
+__all__ = ["NoSuchObject", "Reference", "own_modules", "packed"]
 
-_INSTALLED_IN = tuple(
-    f"{folder}/"
-    for name in ("stdlib", "platstdlib", "purelib", "platlib")
-    for folder in (Path(sysconfig.get_path(name)), Path(sysconfig.get_path(name)).resolve())
-)
 _found: dict[str, Path] = {}
 """Modules and packages that were found outside of the installed ones: their file or folder, by name."""
 
@@ -106,7 +101,8 @@ class Reference:
             module = importlib.import_module(self.module)
         except ModuleNotFoundError as error:
             if error.name is not None and f"{self.module}.".startswith(f"{error.name}."):
-                raise self._no_module(error.name) from error
+                package = sys.modules.get(error.name.rpartition(".")[0])
+                raise NoSuchObject(no_module(error.name, getattr(package, "__path__", ()))) from error
             raise NoSuchObject(f"module {self.module} cannot be imported: {error}") from error
         try:
             return getattr(module, self.attribute)
@@ -128,25 +124,16 @@ class Reference:
                 # Editable installs have their own finders.
                 spec = importlib.util.find_spec(name)
             if spec is None:
-                raise self._no_module(name)
+                raise NoSuchObject(no_module(name, path or ()))
             path = list(spec.submodule_search_locations or [])
             if depth == 1 and (place := path[0] if path else spec.origin):
                 _keep(name, Path(place).resolve())
         return Path(spec.origin) if spec is not None and spec.origin else None
 
-    def _no_module(self, name: str) -> NoSuchObject:
-        return NoSuchObject(f"there is no module {name}, neither in {Path.cwd()} nor installed")
-
 
 def own_modules() -> Mapping[str, Path]:
     """Return the top-level modules that references name and that are not installed: their files or folders."""
     return dict(_found)
-
-
-def own_path() -> list[str]:
-    """Return Python's path without the folders of installed packages."""
-    folders = [str(Path(entry).absolute()) for entry in sys.path]
-    return [folder for folder in folders if not f"{folder}/".startswith(_INSTALLED_IN)]
 
 
 def packed(modules: Mapping[str, Path], folder: Path) -> list[Path]:
@@ -170,7 +157,7 @@ def packed(modules: Mapping[str, Path], folder: Path) -> list[Path]:
 
 def _keep(name: str, place: Path) -> None:
     """Remember where a module was found, if no package installs it."""
-    if not str(place).startswith(_INSTALLED_IN):
+    if not str(place).startswith(INSTALLED_IN):
         _found[name] = place
 
 

@@ -13,10 +13,11 @@ import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from sharequeue.dagster.instance import keep_connections
-from sharequeue.dagster.references import own_modules, own_path, packed
+from sharequeue.dagster.references import own_modules, packed
 from sharequeue.dagster.retries import forget_parent
 from sharequeue.dagster.signs_of_life import SignsOfLife
 from sharequeue.database import Database
+from sharequeue.domain.modules import own_path
 from sharequeue.domain.settings import Settings
 from sharequeue.reports.history import Reports
 from sharequeue.state import State

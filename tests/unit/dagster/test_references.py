@@ -52,11 +52,34 @@ def test_a_missing_name_is_reported_with_the_nearest(module: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["jobs.nothing:handle", "no_such_package:handle", "jobs.orders.deeper:handle"]
+    ("text", "says"),
+    [
+        (
+            "jobs.order:handle",
+            r"there is no module jobs\.order: jobs has no module order\. Did you mean orders\?",
+        ),
+        ("no_such_package:handle", r"there is no module no_such_package: it is neither installed nor in "),
+        ("jobs.orders.deeper:handle", r"jobs\.orders has no module deeper$"),
+    ],
 )
-def test_a_missing_module_is_reported(module: Path, text: str) -> None:
-    with pytest.raises(NoSuchObject, match="there is no module"):
+def test_a_missing_module_is_reported(module: Path, text: str, says: str) -> None:
+    with pytest.raises(NoSuchObject, match=says):
         Reference.parse(text).check()
+
+
+def test_a_module_beside_the_path_is_reported_with_its_place(
+    module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script in another folder has its own folder on Python's path, and not the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop_beside_the_path.py").touch()
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each not in ("", str(tmp_path))])
+    reference = Reference.parse("shop_beside_the_path:handle")
+    for look in (reference.check, reference.load):
+        with pytest.raises(
+            NoSuchObject, match=rf"on Python's path: .* in the working directory, {tmp_path}, which"
+        ):
+            look()
 
 
 @pytest.mark.parametrize(

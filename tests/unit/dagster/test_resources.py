@@ -16,6 +16,7 @@ import pytest
 from sharequeue.dagster import references, share_group_resources
 from sharequeue.dagster.references import Reference
 from sharequeue.dagster.resources import SETTINGS, SPARK, SettingsResource, SparkResource, StateResource
+from sharequeue.domain.modules import own_path
 from sharequeue.domain.settings import Settings
 from sharequeue.spark import session
 
@@ -96,7 +97,7 @@ def test_a_module_that_was_found_at_load_is_found_by_the_run(project: Path) -> N
     assert str(project) not in sys.path
     assert Reference.parse("single_of_a_test:handle").load()() == 8
     assert Reference.parse("shop_of_a_test.orders:handle").load()() == 7
-    assert str(project) in references.own_path()
+    assert str(project) in own_path()
 
 
 def test_a_cluster_gets_the_python_files_of_the_modules(
