@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 
 from sharequeue.database.sqlstates import READ_ONLY, outage_reason, sqlstate
 from sharequeue.domain.errors import (
+    BrokerNotAvailable,
     ClusterAuthorizationFailed,
     CoordinatorNotAvailable,
     GroupAuthorizationFailed,
@@ -50,6 +51,7 @@ _STATUSES: tuple[tuple[tuple[type[ShareError], ...], int], ...] = (
     ((GroupIdNotFound, InvalidGroupId), 404),
     ((UnsupportedBody,), 415),
     ((Throttled,), 429),
+    ((CoordinatorNotAvailable, BrokerNotAvailable), 503),
 )
 
 

@@ -46,7 +46,7 @@ _FAILURES = {
     "401": "The token is invalid or has expired, or a required token is missing.",
     "403": "The scopes of the token do not include this request, or the caller may not see the group.",
     "500": "An unexpected error: the log of the service has the cause.",
-    "503": "The database does not answer.",
+    "503": "The database or the broker does not answer.",
 }
 _OF_METHOD = {
     "get": {"429": "The principal sends too many requests: wait for the seconds in `Retry-After`."},

@@ -40,7 +40,14 @@ __all__ = ["PageRequest", "made_by"]
 
 _log = logging.getLogger(__name__)
 
-_TITLES = {400: "Bad request", 401: "Sign in", 403: "Not allowed", 404: "Not found", 429: "Too many requests"}
+_TITLES = {
+    400: "Bad request",
+    401: "Sign in",
+    403: "Not allowed",
+    404: "Not found",
+    429: "Too many requests",
+    503: "Temporarily unavailable",
+}
 """The titles of error pages by status."""
 
 _CHALLENGE = 'Basic realm="sharequeue: any name, and a token as the password", charset="UTF-8"'
@@ -131,7 +138,7 @@ def made_by(handler: Callable[[PageRequest], Response]) -> Handler:
         except (SQLAlchemyError, TimeoutError) as error:
             _log.warning("%s failed: %s", path, first_line(error))
             message = "The database did not answer in time, or too many pages are being read. Try again."
-            return error_page("Temporarily unavailable", message, 503, principal)
+            return error_page(_TITLES[503], message, 503, principal)
         except Exception:
             _log.exception("%s failed", path)
             return error_page("Internal error", UnknownServerError().message, 500, principal)
