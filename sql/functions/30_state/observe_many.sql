@@ -19,6 +19,7 @@ declare
     v_whole text[];
     v_ids bigint[];
     v_short boolean;
+    v_written bigint;
 begin
     perform sharequeue_internal.authorise_topics(p_group_id, 'READ', p_topics);
     perform sharequeue_internal.check_present('the group id', p_group_id);
@@ -87,10 +88,23 @@ begin
     if v_short then
         perform sharequeue_internal.remember_truncation(v_ids, v_at);
     end if;
-    insert into sharequeue.observations as o (group_id, topic, observed_at)
-    select p_group_id, w.topic, v_at from unnest(v_whole) as w (topic) order by w.topic
-    on conflict on constraint observations_pkey do update set observed_at = excluded.observed_at
-    where o.observed_at < excluded.observed_at or sharequeue_internal.is_ahead(o.observed_at, v_at);
+    update sharequeue.observations o set observed_at = v_at
+    from (
+        select k.topic from sharequeue.observations k
+        where k.group_id = p_group_id and k.topic = any (v_whole)
+            and (k.observed_at < v_at or sharequeue_internal.is_ahead(k.observed_at, v_at))
+        order by k.topic for no key update of k) as due
+    where o.group_id = p_group_id and o.topic = due.topic;
+    get diagnostics v_written = row_count;
+    if v_written < cardinality(v_whole) then
+        -- A new row refers to the group, which another call may have deleted since.
+        insert into sharequeue.observations as o (group_id, topic, observed_at)
+        select g.group_id, w.topic, v_at from unnest(v_whole) as w (topic)
+        join (select k.group_id from sharequeue.share_groups k where k.group_id = p_group_id for key share of k) as g on true
+        order by w.topic
+        on conflict on constraint observations_pkey do update set observed_at = excluded.observed_at
+        where o.observed_at < excluded.observed_at or sharequeue_internal.is_ahead(o.observed_at, v_at);
+    end if;
 end
 $$;
 

@@ -16,7 +16,7 @@ from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.domain.errors import GroupIdNotFound, InconsistentClusterId
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
-from sharequeue.domain.values import AcknowledgeType, SharePartition
+from sharequeue.domain.values import AcknowledgeType, LogSeen, SharePartition
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_group_configs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, heartbeat
@@ -255,6 +255,24 @@ def test_a_compaction_of_a_group_that_is_just_being_deleted(state: State, privat
             assert not compaction.done()
         with pytest.raises(GroupIdNotFound, match="there is no share group g"):
             compaction.result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("ends", [(100,), (200,), (100, 100)])
+def test_a_group_that_is_deleted_while_its_topic_is_observed(
+    state: State, private_database: Database, ends: tuple[int, ...]
+) -> None:
+    """The look at a log that has not grown or has, and at one that was looked at before without a change, waits for
+    the deletion, and finds nothing."""
+    seen = [LogSeen(AT, "id", 0, end, end) for end in ends]
+    for each in seen[:-1]:
+        state.observe([each])
+    with ThreadPoolExecutor(1) as pool:
+        with private_database.transaction() as connection:
+            connection.execute(sa.text("select sharequeue.delete_group('g')"))
+            observed = pool.submit(state.observe, [seen[-1]])
+            wait_for_locks(private_database)
+        assert observed.result(PATIENCE_S) in ({AT: None}, {AT: "active"})
+    assert count(private_database, "observations") == 0
 
 
 def test_a_report_of_a_group_that_nobody_knows(state: State) -> None:
