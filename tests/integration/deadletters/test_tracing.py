@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -144,9 +144,12 @@ def test_records_that_are_redriven_to_each_other_are_traced_once(
         redrive(case)
         case.reject()
     opened: list[Consumer] = []
-    monkeypatch.setattr(
-        reading, "open_consumer", lambda config: opened.append(open_consumer(config)) or opened[-1]
-    )
+
+    def opening(config: Mapping[str, Any]) -> Consumer:
+        opened.append(open_consumer(config))
+        return opened[-1]
+
+    monkeypatch.setattr(reading, "open_consumer", opening)
     events = trace(case, 0)
     assert len(opened) == 2
     lives = [(each.topic, each.offset) for each in events if each.event == "produced"]
