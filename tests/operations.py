@@ -570,7 +570,7 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "hold_service_lease": operation(token=str(SERVICE_LEASE)),
     "end_service_lease": operation(token=str(SERVICE_LEASE), meant={"p_task": NAMED}),
-    "hear_replica": operation(silence="10 seconds", writes_letters=True),
+    "hear_replica": operation(silence="10 seconds", writes_letters=True, stops=False),
     "note_service_work": operation(meant={"p_replica_id": meant(("quotes",), NOBODY)}),
     "extend_locks": operation(),
     "raise_state_epochs": operation(),

@@ -45,18 +45,26 @@ def replica_name() -> str:
 
 
 def hear_replica(
-    database: Database, name: str, silence: timedelta | None = None, *, writes_letters: bool = False
+    database: Database,
+    name: str,
+    silence: timedelta | None = None,
+    *,
+    writes_letters: bool = False,
+    stops: bool = False,
 ) -> timedelta | None:
-    """Record that this replica is running, and whether it writes dead letters by itself.
+    """Record that this replica is running, and whether it writes dead letters by itself; or that it `stops` in order.
 
     With `silence`: if no replica reported for longer than that, sessions continue with the time that they had left at
     the last report. Returns the length of that silence.
     """
     rows = database.call(
-        text("select sharequeue.hear_replica(:name, cast(:silence as interval), :writes_letters) as unheard"),
+        text(
+            "select sharequeue.hear_replica(:name, cast(:silence as interval), :writes_letters, :stops) as unheard"
+        ),
         name=name,
         silence=silence,
         writes_letters=writes_letters,
+        stops=stops,
     )
     unheard: timedelta | None = rows[0]["unheard"]
     return unheard
@@ -119,7 +127,9 @@ class ClockSetBack:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """How many replicas are running, whether one writes dead letters, and seconds since any did each kind of work."""
+    """How many replicas are running, whether one writes dead letters, or did until it died, and seconds since any did
+    each kind of work.
+    """
 
     alive: int
     writes_letters: bool
@@ -136,9 +146,10 @@ def read_replicas(database: Database) -> Replicas:
     """
     row = database.rows(
         text(
-            "select count(*) filter (where abs(extract(epoch from now - heard_at)) < :alive) as alive,"
-            " coalesce(bool_or(writes_letters) filter (where heard_at > now - interval '1 day'), false)"
-            " as writes_letters,"
+            "select count(*) filter (where abs(extract(epoch from now - heard_at)) < :alive and not stopped)"
+            " as alive,"
+            " coalesce(bool_or(writes_letters and not stopped) filter (where heard_at > now - interval '1 day'),"
+            " false) as writes_letters,"
             " min(abs(extract(epoch from now - watched_at))) as watch,"
             " min(abs(extract(epoch from now - swept_at))) as sweep,"
             " min(abs(extract(epoch from now - journal_kept_at))) as journal,"

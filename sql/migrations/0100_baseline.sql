@@ -751,7 +751,9 @@ create table sharequeue.service_replicas (
     watched_at timestamptz,
     swept_at timestamptz,
     journal_kept_at timestamptz,
-    letters_written_at timestamptz
+    letters_written_at timestamptz,
+    -- It was stopped in order: what it did is not missed. A replica that was killed may have died.
+    stopped boolean not null default false
 ) with (fillfactor = 50);
 
 -- The journal -----------------------------------------------------------------------------------------------------------

@@ -213,6 +213,7 @@ class Coordinator:
             if (letters := self._dead_letter_turns) is not None:
                 self._started("dead_letters", lambda: letters.run(stop, self._reported("dead_letters")))
             self._settle_until(stop)
+            self._leave()
             self._woken.set()
             watcher.join(timeout=1.0)
             keeper.join(timeout=1.0)
@@ -269,6 +270,13 @@ class Coordinator:
         if unheard is not None:
             _log.warning("no replica was active for %s: sessions continue with their remaining time", unheard)
         publish_service_configs(self._database, self._configs)
+
+    def _leave(self) -> None:
+        """Record that this replica stops in order, so that what it did is not missed."""
+        try:
+            hear_replica(self._database, self.name, writes_letters=self.writes_letters, stops=True)
+        except Exception as error:  # the process ends anyway
+            _log.warning("the stop was not recorded: %s", first_line(error))
 
     def _watch_until(self, stop: threading.Event) -> None:
         while not stop.is_set():

@@ -55,9 +55,11 @@ $$;
 -- Notes that a replica is at work, and with p_writes_letters that it writes dead letters. With p_silence, at its start and
 -- after it could not work: if no replica was heard for longer than that, members could not send heartbeats. Then
 -- their sessions continue with their remaining time. Returns the length of the silence, null if there was none. A
--- session whose row another call holds is being renewed, and is not changed.
+-- session whose row another call holds is being renewed, and is not changed. With p_stops, the replica stops in order: it is not
+-- missed.
 create or replace function sharequeue.hear_replica(
-    p_replica_id text, p_silence interval default null, p_writes_letters boolean default false
+    p_replica_id text, p_silence interval default null, p_writes_letters boolean default false,
+    p_stops boolean default false
 ) returns interval
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -68,7 +70,8 @@ begin
     perform sharequeue_internal.authorise_cluster();
     perform sharequeue_internal.check_name('the replica id', p_replica_id);
     perform sharequeue_internal.check_span('the longest silence', coalesce(p_silence, interval '0'));
-    perform sharequeue_internal.check_present('p_writes_letters', p_writes_letters);
+    perform sharequeue_internal.check_present('p_writes_letters', p_writes_letters),
+        sharequeue_internal.check_present('p_stops', p_stops);
     if p_silence is not null then
         -- Two that start together must not both lengthen the sessions.
         perform pg_advisory_xact_lock(7264519032119);
@@ -88,9 +91,10 @@ begin
         delete from sharequeue.service_leases where expires_at < v_at - interval '1 day';
     end if;
     v_at := sharequeue.clock();
-    insert into sharequeue.service_replicas as r (replica_id, heard_at, writes_letters)
-    values (p_replica_id, v_at, p_writes_letters)
-    on conflict on constraint service_replicas_pkey do update set heard_at = excluded.heard_at, writes_letters = excluded.writes_letters;
+    insert into sharequeue.service_replicas as r (replica_id, heard_at, writes_letters, stopped)
+    values (p_replica_id, v_at, p_writes_letters, p_stops)
+    on conflict on constraint service_replicas_pkey do update
+    set heard_at = excluded.heard_at, writes_letters = excluded.writes_letters, stopped = excluded.stopped;
     -- Times from before the clock was set back: otherwise a dead replica would count as the one that was last heard.
     update sharequeue.service_replicas set heard_at = v_at where replica_id = any (array(
         select r.replica_id from sharequeue.service_replicas r where sharequeue_internal.is_ahead(r.heard_at, v_at)

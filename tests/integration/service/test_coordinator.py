@@ -31,6 +31,7 @@ from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.coordinator.watched_topics import watched_groups
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
+from sharequeue.state.replicas import read_replicas
 from tests import single
 from tests.fixtures.logs import add_partitions, delete_before
 from tests.waiting import PATIENCE_S, one_round, wait_until
@@ -362,10 +363,12 @@ def test_without_a_broker_sessions_still_end(
         private_database.rows(text("select sharequeue.set_clock_offset(interval '5 min')"))
         wait_until(lambda: describe_group(private_database, "g").members == ())
         assert "sweep" not in coordinator.faults
+        wait_until(lambda: read_replicas(private_database).alive == 1)
     finally:
         stop.set()
         thread.join(PATIENCE_S)
         lost.close()
+    assert read_replicas(private_database).alive == 0  # it was stopped in order
 
 
 def test_what_the_broker_says(settings: Settings, topic: str) -> None:

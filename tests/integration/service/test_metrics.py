@@ -250,6 +250,10 @@ def test_work_that_no_replica_does_is_late(client: TestClient, private_database:
     found = scraped(client)
     assert found["sharequeue_faults", frozenset({("kind", "watch_late")})] == 1
     assert found["sharequeue_fault_age_seconds", frozenset({("kind", "watch_late")})] > 60
+    # A service that was stopped, and started again without dead letters, is not missed.
+    hear_replica(private_database, "other", writes_letters=True, stops=True)
+    kinds = {each["kind"] for each in client.get("/ready").json()["faults"]}
+    assert kinds == late.keys() - {"dead_letters_late"}
 
 
 def test_a_replica_at_work_says_so(here: Settings, private_database: Database) -> None:
