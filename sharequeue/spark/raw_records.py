@@ -5,8 +5,8 @@ nobody uses. `kept_apart` adds a row for each released record that has it. Such 
 record as a text in `error`, so that it has the columns of all other rows, and one write of a round has them all. The
 files of accepted rows and of exceptions do not change. `from_text` makes the columns of the record again.
 
-All texts are built-in expressions of Spark. The text of a record has a hash: a row that was changed is an error, and
-is not delivered.
+All texts are built-in expressions of Spark. A text has a hash of it and of the record's place: a row that was changed
+is an error, and is not delivered.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def kept_apart(handled: DataFrame) -> DataFrame:
     )
     made = {
         "outcome": f"if({_TEXT} is null, {known}, '{KEEP}')",
-        "error": f"if({_TEXT} is null, error, concat({_hash('offset', _TEXT)}, ' ', {_TEXT}))",
+        "error": f"if({_TEXT} is null, error, concat({_hash(_TEXT)}, ' ', {_TEXT}))",
     }
     as_given = {*KEPT_COLUMNS, KEY_HASH}
 
@@ -95,7 +95,7 @@ def as_kept(records: DataFrame) -> DataFrame:
     text = _as_text("")
     return records.selectExpr(
         *("topic", "partition", "offset", "lease_id", f"'{KEEP}' as outcome"),
-        f"concat({_hash('offset', text)}, ' ', {text}) as error",
+        f"concat({_hash(text)}, ' ', {text}) as error",
     )
 
 
@@ -105,7 +105,7 @@ def from_text(rows: DataFrame, *others: str, headers: bool) -> DataFrame:
     A row that was changed is an error of Spark when it is read. Without `headers` these are null.
     """
     text = "substring(error, length(substring_index(error, ' ', 1)) + 2)"
-    intact = f"substring_index(error, ' ', 1) = {_hash('offset', text)}"
+    intact = f"substring_index(error, ' ', 1) = {_hash(text)}"
     damaged = f"raise_error(concat('{DAMAGED} ', cast(lease_id as string)))"
     parts = rows.selectExpr("*", f"if({intact}, split({text}, ' ', -1), {damaged}) as {_TEXT}")
     at = [f"nullif(element_at({_TEXT}, {number}), '{_NONE}')" for number in range(1, 6)]
@@ -196,5 +196,6 @@ def _bytes(name: str) -> str:
     return f"coalesce(base64({name}), '{_NONE}')"
 
 
-def _hash(offset: str, text: str) -> str:
-    return f"cast(xxhash64({offset}, {text}) as string)"
+def _hash(text: str) -> str:
+    # Of the place, too: with that of another record it would be delivered as that one.
+    return f"cast(xxhash64(topic, partition, offset, {text}) as string)"

@@ -309,7 +309,20 @@ def changed(files: list[Path]) -> None:
         (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("damage", [gone, truncated, fewer, other, changed], ids=lambda each: each.__name__)
+def moved(files: list[Path]) -> None:
+    for file in files:
+        table = pq.read_table(file)
+        elsewhere = pa.array([7] * table.num_rows, pa.int32())
+        pq.write_table(
+            table.set_column(table.schema.get_field_index("partition"), "partition", elsewhere), file
+        )
+        (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+
+
+DAMAGES = (gone, truncated, fewer, other, changed, moved)
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
 def test_damaged_files_are_forgotten_and_their_records_read_from_the_log(
     damage: Any,
     group: str,
