@@ -18,12 +18,12 @@ from tests import archive
 from tests.spark_workers import SparkInHalf
 
 # What may be given from outside: a shared set of jars, how to fetch them, how many random histories to run, and from
-# which seed, which PgBouncer to try beside our own pooler, which Postgres to run on, how many writers to kill, how
-# much to put in order by key, and how long to attack.
+# which seed, which PgBouncer to try beside our own pooler, which Postgres to run on, how many writers to kill, and
+# how many drivers that keep records, how much to put in order by key, and how long to attack.
 KEPT = (
     *("SHAREQUEUE_JARS", "SHAREQUEUE_IVY_SETTINGS", "SHAREQUEUE_TEST_HISTORIES", "SHAREQUEUE_TEST_SEED"),
     *("SHAREQUEUE_TEST_PGBOUNCER", "SHAREQUEUE_TEST_KILLS", "SHAREQUEUE_TEST_SECONDS"),
-    *("SHAREQUEUE_TEST_POSTGRES", "SHAREQUEUE_TEST_ORDER"),
+    *("SHAREQUEUE_TEST_POSTGRES", "SHAREQUEUE_TEST_ORDER", "SHAREQUEUE_TEST_KEPT_KILLS"),
 )
 
 LONGEST_FIRST = (

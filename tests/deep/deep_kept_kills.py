@@ -123,10 +123,10 @@ class Ledger:
         assert all(letters[number] == LIMIT for number in given_up), (
             f"{group}: {given_up} had deliveries left"
         )
-        releases = self.check_released(group, {row.number: row for row in rows})
+        released = self.check_released(group, {row.number: row for row in rows})
         return (
             f"{group}: {len(world.made):,} records, {len(world.before):,} of the topic before; {len(rows):,} rows,"
-            f" {len(letters)} dead letters ({len(given_up)} because of kills), {releases} releases"
+            f" {len(letters)} dead letters ({len(given_up)} because of kills), {released} rows of releases"
         )
 
     def letters(self, group: str) -> dict[int, int]:
@@ -146,10 +146,12 @@ class Ledger:
         return found
 
     def check_released(self, group: str, rows: dict[int, Row]) -> int:
-        """No record was released that should not be, none twice with one delivery, and none after it was accepted."""
+        """No record was released that should not be, none twice with one delivery, and none after it was accepted. Of
+        `by_row`, a record that failed has no columns of the handler: what it was given is checked instead.
+        """
         world = self.world
         log, sink = world.before | world.made, self.job(group).exceptions_sink
-        columns = f"partition int, offset long, outcome string, {COLUMNS}"
+        columns = f"outcome string, {COLUMNS}"
         of: dict[int, list[int]] = defaultdict(list)
         for row in read_output(self.spark, world.state, group, sink, columns, known=(sink,)).collect():
             if row["outcome"] == "release" and row["number"] is not None:
