@@ -95,14 +95,18 @@ def run(report: "RunReport", statuses: Sequence[SharePartitionStatus]) -> Metada
 
 
 def dead_letters(
-    report: DeadLetterReport, written: Sequence[ArchivedRun], history: Sequence[CausesOfDay] = ()
+    report: DeadLetterReport,
+    archived: Sequence[ArchivedRun],
+    new: Sequence[ArchivedRun],
+    history: Sequence[CausesOfDay] = (),
 ) -> Metadata:
-    """Report the letters written since the last report, by any writer, and what this asset did.
+    """Report all letters of the group (`archived`), those written since the last report, by any writer (`new`), and
+    what this asset did.
 
     Also what is held, and why, and the causes of the last days.
     """
     by_cause: Counter[tuple[str, str, int]] = Counter()
-    for run in written:
+    for run in new:
         outcome = "dropped" if run.dropped else run.cause
         by_cause[run.share_partition.topic, outcome, run.delivery_count] += run.offsets.count
     by_outcome = Counter[str]()
@@ -111,6 +115,7 @@ def dead_letters(
     days = [counted for _, counted in sorted(causes_by_day(history).items())]
     return {
         "dead_letter_topic": report.topic or "none",
+        "dagster/row_count": sum(run.offsets.count for run in archived if not run.dropped),
         "new_records": by_outcome.total() - by_outcome["dropped"],
         "written_records": report.written,
         "resumed_records": report.resumed,

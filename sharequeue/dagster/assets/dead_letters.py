@@ -70,18 +70,19 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
             context.log.warning(
                 f"{held.records:,} dead letters of {held.share_partition} are held: {held.reason}"
             )
-        found, now = state.dead_letters.written(group.group), state.now()
+        archived, now = state.dead_letters.written(group.group), state.now()
         # What is in the future was reported before the database's clock was set back.
-        written = [run for run in found if since is None or since < run.written_at <= now]
-        until = max((run.written_at for run in written if run.written_at <= now), default=since)
+        new = [run for run in archived if since is None or since < run.written_at <= now]
+        until = max((run.written_at for run in new if run.written_at <= now), default=since)
         for observed in (
             *observed_topics(group, state.figures.describe(group.group)),
             *observed_now(group, loaded, configs.dead_letter_topic),
         ):
             context.log_event(observed)
+        causes = read_causes(sharequeue_state.database, group.group)
         return dg.MaterializeResult(
             metadata={
-                **reports.dead_letters(report, written, read_causes(sharequeue_state.database, group.group)),
+                **reports.dead_letters(report, archived, new, causes),
                 **samples(loaded, configs.dead_letter_topic, group.group),
                 **({} if until is None else {WRITTEN_UNTIL: dg.MetadataValue.timestamp(until)}),
             }

@@ -123,6 +123,7 @@ def test_payments_and_refunds_are_in_the_table_once(
     assert seen[PAYMENTS]["written_offsets"] == 100
     assert seen[ledger.DEAD_LETTER_TOPIC]["log_offsets"] >= 4
     assert together("ledger/dead_letters", "new_records") == 4
+    assert figures(result, "ledger/dead_letters")["dagster/row_count"] == 4
     assert figures(result, "ledger/spso_and_lag")["lag_records"] == 0
     failed = [check.check_name for check in result.get_asset_check_evaluations() if not check.passed]
     assert failed == []

@@ -11,7 +11,8 @@ from sharequeue.dagster import reports
 from sharequeue.dagster.tables import preview
 from sharequeue.deadletters.writer import DeadLetterReport, HeldLetters, PartitionReport
 from sharequeue.domain.figures import GroupFigures, SharePartitionStatus
-from sharequeue.domain.values import DeliveryCount, SharePartition
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import ArchivedRun, DeliveryCount, SharePartition
 from sharequeue.reports.read import CausesOfDay, GroupReport, ReportedMoment
 from sharequeue.spark.report import RunReport
 from sharequeue.state.journal import Day
@@ -110,7 +111,12 @@ def test_held_dead_letters_are_listed_with_the_reason() -> None:
         "dlq.g", (PartitionReport(at, written=3),), (HeldLetters(at, 7, "no such topic"),), 0.5
     )
     causes = [CausesOfDay(date(2026, 11, day), "rejected", 3, 1) for day in (20, 21)]
-    metadata = reports.dead_letters(report, [], causes)
+    archived = [
+        ArchivedRun(at, number, "rejected", 1, OffsetSet.of((0, 4)), NOW, dropped)
+        for number, dropped in ((1, False), (2, True))
+    ]
+    metadata = reports.dead_letters(report, archived, [], causes)
+    assert metadata["dagster/row_count"] == 4
     assert "![6 rejected, 2 dropped by day" in shown(metadata["causes_over_time"])
     assert (metadata["rejected_records"], metadata["exhausted_records"]) == (0, 0)
     assert (metadata["written_records"], metadata["held_records"]) == (3, 7)
