@@ -28,10 +28,13 @@ class ColumnFields(dg.Model, dg.Resolvable):
     """A list of columns of the rows that `accepted` has: descriptions, sources, and checks."""
 
     name: str = Field(description="The column.")
-    description: str | None = Field(default=None, description="What it contains.")
+    description: str | None = Field(
+        default=None, description="What it contains; default: the comment of the handler's column."
+    )
     sources: Sequence[str] = Field(
         default=[],
-        description="The columns of the record that it is made of, such as `value`: the lineage of the column.",
+        description="The columns of the record that it is made of, such as `value`: the lineage of the column; "
+        "default: those that Spark's plan of the handler shows.",
     )
     not_null: bool = Field(default=False, description="A check: no row has null.")
     accepted_values: Sequence[_Value] = Field(
@@ -79,18 +82,16 @@ class ColumnFields(dg.Model, dg.Resolvable):
             yield "matches", f"matches {self.matches}"
 
 
-def schema_of(
-    columns: Columns, of_all: Mapping[str, str], given: Iterable[ColumnFields]
-) -> Mapping[str, Any]:
-    """Return columns as Dagster's catalog shows them, with the descriptions `of_all` outputs and those of the yaml;
-    nothing without columns.
+def schema_of(columns: Columns, words: Mapping[str, str], given: Iterable[ColumnFields]) -> Mapping[str, Any]:
+    """Return columns as Dagster's catalog shows them, with the descriptions of the yaml, or else these words; nothing
+    without columns.
     """
     if not columns:
         return {}
     known = {each.name: each for each in given}
     return {
         "dagster/column_schema": dg.TableSchema(
-            columns=[_column(name, kind, of_all.get(name), known.get(name)) for name, kind in columns.items()]
+            columns=[_column(name, kind, words.get(name), known.get(name)) for name, kind in columns.items()]
         )
     }
 
@@ -103,12 +104,16 @@ def _column(name: str, kind: str, words: str | None, given: ColumnFields | None)
     return dg.TableColumn(name, kind, given.description or words, limits)
 
 
-def lineage_of(given: Iterable[ColumnFields], topics: Sequence[dg.AssetKey]) -> Mapping[str, Any]:
-    """Return the columns of the topics that each column is made of; nothing if the yaml names none."""
+def lineage_of(
+    given: Iterable[ColumnFields], seen: Mapping[str, Sequence[str]], topics: Sequence[dg.AssetKey]
+) -> Mapping[str, Any]:
+    """Return the columns of the topics that each column is made of, as the yaml names them, or else as a run has
+    `seen` them; nothing if there are none.
+    """
+    sources = {**seen, **{each.name: each.sources for each in given if each.sources}}
     found = {
-        each.name: [dg.TableColumnDep(topic, source) for topic in topics for source in each.sources]
-        for each in given
-        if each.sources
+        name: [dg.TableColumnDep(topic, source) for topic in topics for source in some]
+        for name, some in sources.items()
     }
     return {"dagster/column_lineage": dg.TableColumnLineage(found)} if found else {}
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Unpack
+from typing import Any, Unpack
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -23,7 +23,9 @@ from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import Topics
 from sharequeue.reports.history import RunHistory
 from sharequeue.spark import isolated_jobs
+from sharequeue.spark.handled_columns import HandledColumns
 from sharequeue.spark.job import RunBounds
+from sharequeue.spark.known_handlers import known_handler
 from sharequeue.spark.leasing.group import living_topics, words_of_losses
 from sharequeue.spark.output.folders import sink_root
 from sharequeue.spark.pipelines import Pipeline
@@ -50,6 +52,10 @@ class FullRun:
     stored: Stored
     columns: Mapping[str, str]
     """The columns that runs have written so far, and their types in Spark's words."""
+    comments: Mapping[str, str] = field(default_factory=dict)
+    """The comments that the handler's result has on some of them."""
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The columns of the record that some of them are made of, as far as Spark's plan shows it."""
     swept_leases: int
     swept_records: int
     removed_folders: int
@@ -82,6 +88,8 @@ def full_run(
 
     with Membership(settings.service, job.group, job.topics, member_id, client_id) as member:
         session = spark()
+        known = known_handler(session, job.handler)
+        known.columns_wanted = True
         if not member.join(FIRST_LOOK_S, log.info):
             _require_topics(settings, state, job)
             member.join(progress=log.info)
@@ -98,12 +106,14 @@ def full_run(
     for path in removed:
         log.info(f"removed {path}: it does not count")
     stored = (job.destination or ParquetByLease()).stored(settings, job.names)
+    columns = _columns(job, state, stored)
     return FullRun(
         report=report,
         sink=job.sink,
         path=str(sink_root(settings, job.sink)) if job.destination is None else None,
         stored=stored,
-        columns=_columns(job, state, stored),
+        columns=columns,
+        **_said_of(columns, known.columns),
         swept_leases=swept.leases,
         swept_records=swept.records,
         removed_folders=len(removed),
@@ -136,6 +146,14 @@ def _columns(job: Pipeline, state: State, stored: Stored) -> dict[str, str]:
         each.name: each.dataType.simpleString()
         for each in fields
         if stored.for_the_queue or each.name not in NEVER
+    }
+
+
+def _said_of(columns: Collection[str], handled: HandledColumns | None) -> dict[str, Any]:
+    """Return what the handler's result says of these columns."""
+    found = {} if handled is None else {"comments": handled.comments, "sources": handled.sources}
+    return {
+        kind: {name: each for name, each in some.items() if name in columns} for kind, some in found.items()
     }
 
 

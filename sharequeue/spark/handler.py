@@ -47,6 +47,9 @@ OUTCOMES: Mapping[str, AcknowledgeType] = {
 }
 """The values a handler may write into the column `outcome`, and their meaning to the queue."""
 
+RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
+"""The columns of a topic's record."""
+
 KEPT_COLUMNS = ("topic", "partition", "offset", "lease_id")
 """Columns a handler must pass on unchanged: they identify the record that a row comes from."""
 

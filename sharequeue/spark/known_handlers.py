@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
+from sharequeue.spark.handled_columns import HandledColumns
 from sharequeue.spark.handler import Handler
 
 
@@ -27,6 +28,10 @@ class KnownHandler:
     """The groups, and whether they were ordered by key, with which its last run has succeeded."""
     takes_raw: bool | None = None
     """Whether it passes on the column of the raw record; None if that is not known yet."""
+    columns_wanted: bool = False
+    """Whether somebody wants to know the columns of its result."""
+    columns: HandledColumns | None = None
+    """Those of its last result; None until they were wanted."""
 
     @contextmanager
     def needs_trial(self, group: str, ordered: bool) -> Iterator[bool]:

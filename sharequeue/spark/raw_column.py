@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sharequeue.domain.errors import first_line
+from sharequeue.spark.handled_columns import HandledColumns
 from sharequeue.spark.handler import RAW, Handler, call_handler
 from sharequeue.spark.known_handlers import KnownHandler
 from sharequeue.spark.raw_records import kept_apart, with_raw
@@ -43,23 +44,33 @@ class HandlerCalls:
         A handler that fails with the column in its first call is called without it: it may expect the columns that it
         knows.
         """
-        if self.traced:
-            records = with_trace(records)
+        given = with_trace(records) if self.traced else records
         if self.topics is None:
-            return call_handler(self.handler, records)
+            return self._called(given, records)
         if (
             self.known.takes_raw is not False
-            and (handled := self._with_raw(records, self.topics)) is not None
+            and (handled := self._with_raw(given, records, self.topics)) is not None
         ):
             self.known.takes_raw = True
             return kept_apart(handled)
-        handled = kept_apart(call_handler(self.handler, records))
+        handled = kept_apart(self._called(given, records))
         self.known.takes_raw = False
         return handled
 
-    def _with_raw(self, records: DataFrame, topics: Collection[str]) -> DataFrame | None:
+    def _called(self, given: DataFrame, records: DataFrame) -> DataFrame:
+        """Return the handler's result for what it is given, which has the columns of the records and others. What the
+        result says of its columns, if it is wanted, is read again only when these are others.
+        """
+        handled, known = call_handler(self.handler, given), self.known
+        if known.columns_wanted and (
+            known.columns is None or known.columns.names != tuple(handled.schema.names)
+        ):
+            known.columns = HandledColumns.of(handled, records)
+        return handled
+
+    def _with_raw(self, given: DataFrame, records: DataFrame, topics: Collection[str]) -> DataFrame | None:
         try:
-            handled = call_handler(self.handler, with_raw(records, topics))
+            handled = self._called(with_raw(given, topics), records)
         except Exception as error:
             if self.known.takes_raw:
                 raise

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from sharequeue.spark.handler import KEPT_COLUMNS, KEY_HASH, RAW, RELEASE, HandlerError
+from sharequeue.spark.handler import KEPT_COLUMNS, KEY_HASH, RAW, RECORD_COLUMNS, RELEASE, HandlerError
 from sharequeue.spark.sql_texts import quoted, text_literal
 
 KEEP = "sharequeue_keep"
@@ -27,7 +27,6 @@ KEEP = "sharequeue_keep"
 DAMAGED = "sharequeue: a kept record was changed: lease"
 """The beginning of Spark's error for a row whose text does not have its hash; the lease that kept it follows."""
 
-_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
 PART = "sharequeue_raw_"
 """The beginning of a column with a part of a raw record."""
 _BYTES = ("key", "value", "headers")
@@ -50,7 +49,9 @@ _KIND = (
 def with_raw(records: DataFrame, topics: Collection[str]) -> DataFrame:
     """Return leased records with the column RAW, which is null for topics other than these."""
     some = ", ".join(text_literal(topic) for topic in sorted(topics)) or "null"
-    return records.selectExpr("*", f"if(topic in ({some}), struct({', '.join(_COLUMNS)}), null) as {RAW}")
+    return records.selectExpr(
+        "*", f"if(topic in ({some}), struct({', '.join(RECORD_COLUMNS)}), null) as {RAW}"
+    )
 
 
 def kept_apart(handled: DataFrame) -> DataFrame:
@@ -67,7 +68,7 @@ def kept_apart(handled: DataFrame) -> DataFrame:
         raise HandlerError(
             f"the handler's `{RAW}` is of type {raw}: expected the column as it was read; pass it on, or leave it out"
         )
-    same = " and ".join(f"{RAW}.{name} = {name}" for name in _COLUMNS[:3])
+    same = " and ".join(f"{RAW}.{name} = {name}" for name in RECORD_COLUMNS[:3])
     text = f"if(outcome = '{RELEASE}' and {same}, array(null, {_as_text(f'{RAW}.')}), array(cast(null as string)))"
     both = handled.selectExpr(
         *(quoted(each.name) for each in fields if each.name != RAW), f"explode({text}) as {_TEXT}"

@@ -140,7 +140,9 @@ def _declared(columns: str | sql.StructType, kept: Sequence[str]) -> sql.StructT
         raise ValueError(
             f"{', '.join(sorted(taken))} cannot be declared: every handler's result has them anyway"
         )
-    return sql.StructType([sql.StructField(field.name, field.dataType, True) for field in given.fields])
+    return sql.StructType(
+        [sql.StructField(field.name, field.dataType, True, field.metadata) for field in given.fields]
+    )
 
 
 class _Worker:

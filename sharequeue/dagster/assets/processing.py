@@ -118,16 +118,16 @@ def member_of(run: Processing) -> Iterator[RunMember]:
 
 def metadata_of(done: "FullRun", member: RunMember) -> dict[str, Any]:
     """Return the metadata of a materialization of `accepted` by a run."""
-    group, state, stored = member.run.group.group, member.run.queue.state, done.stored
+    group, state, stored = member.run.group, member.run.queue.state, done.stored
     terms = {"uri": stored.uri, "table_name": stored.table, "storage_kind": stored.kind}
     return {
-        "dagster/row_count": sum(row.records for row in state.outputs.counted(group, done.sink)),
+        "dagster/row_count": sum(row.records for row in state.outputs.counted(group.group, done.sink)),
         **({} if done.path is None else {"path": dg.MetadataValue.path(done.path)}),
         **{f"dagster/{name}": term for name, term in terms.items() if term is not None},
-        **schema_of(done.columns, OF_RECORDS, member.run.group.columns),
-        **lineage_of(member.run.group.columns, [*map(member.run.group.topic_key, member.run.group.topics)]),
+        **schema_of(done.columns, {**OF_RECORDS, **done.comments}, group.columns),
+        **lineage_of(group.columns, done.sources, [*map(group.topic_key, group.topics)]),
         "member": member.member_id,
-        **reports.run(done.report, state.figures.describe(group)),
+        **reports.run(done.report, state.figures.describe(group.group)),
         "swept_leases": done.swept_leases,
         "swept_records": done.swept_records,
         "removed_folders": done.removed_folders,

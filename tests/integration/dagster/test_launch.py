@@ -48,7 +48,8 @@ RECORDS = 20
 def half(records: DataFrame) -> DataFrame:
     """Accept even offsets and reject the others."""
     odd = fn.col("offset") % 2 == 1
-    return records.withColumn("outcome", fn.when(odd, "reject").otherwise("accept"))
+    text = fn.col("value").cast("string").alias("text", metadata={"comment": "The number."})
+    return records.select("*", text, fn.when(odd, "reject").otherwise("accept").alias("outcome"))
 
 
 def broken(records: DataFrame) -> DataFrame:
@@ -216,6 +217,10 @@ def test_a_command_in_a_process_of_its_own_does_the_run(queue: Queue) -> None:
     shown = metadata(log)
     assert (shown["accepted_records"], shown["rejected_records"], shown["lag_records"]) == (10, 10, 0)
     assert shown["dagster/row_count"] == 10
+    columns = {each.name: each.description for each in shown["dagster/column_schema"].columns}
+    assert columns["text"] == "The number."
+    (source,) = shown["dagster/column_lineage"].deps_by_column["text"]
+    assert (source.asset_key.path[-1], source.column_name) == (queue.topic, "value")
     assert (shown["member"], bool(run.tags[LEASES_TAG])) == (run.tags[MEMBER_TAG], True)
     lines = [entry.user_message for entry in log]
     assert any(line.startswith("round 1: 20 records done") for line in lines)

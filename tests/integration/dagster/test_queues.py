@@ -117,6 +117,10 @@ def test_payments_and_refunds_are_in_the_table_once(
     assert "@" not in made["dagster/uri"]
     assert "amount" in columns_of(made)
     assert "outcome" not in columns_of(made)
+    lineage = made["dagster/column_lineage"].deps_by_column
+    assert {dep.column_name for dep in lineage["account"]} == {"value"}
+    assert {dep.column_name for dep in lineage["amount"]} == {"topic", "value"}
+    assert {dep.asset_key.path[-1] for dep in lineage["booked_at"]} == {PAYMENTS, REFUNDS}
     seen = observed_topics(result)
     assert set(seen) == {PAYMENTS, REFUNDS, ledger.DEAD_LETTER_TOPIC}
     assert (seen[PAYMENTS]["partitions"] + seen[REFUNDS]["partitions"]) == 4

@@ -7,12 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
-from sharequeue.spark.handler import HandlerError, with_outcomes
+from sharequeue.spark import by_row
+from sharequeue.spark.handler import KEPT_COLUMNS, KEY_HASH, RECORD_COLUMNS, HandlerError, with_outcomes
 from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.known_handlers import KnownHandler
+from sharequeue.spark.ordering.frames import hashed
 from sharequeue.spark.output.manifest import read_output
+from sharequeue.spark.raw_column import HandlerCalls
+from sharequeue.spark.reading.frame import no_records
 from sharequeue.state import State
 from tests.fixtures.pipelines import (
     Assigned,
@@ -232,3 +237,102 @@ def test_a_session_that_cuts_times_to_milliseconds_is_refused(spark: SparkSessio
         with_outcomes(spark.sql(f"{row}, timestamp_ntz'2024-01-01' as at"))
     finally:
         spark.conf.set(setting, str(before))
+
+
+OF_KEPT = {name: (name,) for name in KEPT_COLUMNS[:3]}
+
+
+def _with_outcome(records: DataFrame) -> DataFrame:
+    return records.withColumn("outcome", fn.lit("accept"))
+
+
+def _swapped(records: DataFrame) -> DataFrame:
+    return records.select(*KEPT_COLUMNS, fn.col("value").alias("key"), fn.col("key").alias("value"))
+
+
+def _decoded(records: DataFrame) -> DataFrame:
+    order = fn.from_json(fn.col("value").cast("string"), "id int, lines array<struct<sku:string>>")
+    orders = (
+        records.where("value is not null")
+        .select(*KEPT_COLUMNS, "headers", order.alias("order"))
+        .alias("orders")
+    )
+    rows = orders.select("*", fn.explode("order.lines").alias("line")).orderBy("offset").limit(10)
+    upper = fn.udf(lambda text: text.upper())
+    names = fn.transform("headers", lambda header: header["key"])
+    return rows.select(*KEPT_COLUMNS, "order.id", upper("line.sku").alias("sku"), names.alias("names"))
+
+
+def _with_lookup(records: DataFrame) -> DataFrame:
+    other = records.sparkSession.range(3).withColumnRenamed("id", "at")
+    joined = records.join(fn.broadcast(other), fn.col("partition") == fn.col("at"), "left")
+    highest = fn.expr("offset + (select max(id) from range(3))")
+    both = fn.concat("at", "value").alias("both")
+    return joined.select(
+        *KEPT_COLUMNS, "at", both, highest.alias("highest"), fn.current_date().alias("today"), "key"
+    )
+
+
+def _numbered(records: DataFrame) -> DataFrame:
+    order = Window.partitionBy("key").orderBy("offset")
+    return records.select(*KEPT_COLUMNS, fn.row_number().over(order).alias("number"), "timestamp")
+
+
+def _with_counts(records: DataFrame) -> DataFrame:
+    return records.join(records.groupBy("key").count(), "key").select(*KEPT_COLUMNS, "key", "count")
+
+
+def _grouped(records: DataFrame) -> DataFrame:
+    return records.groupBy(*KEPT_COLUMNS).agg(fn.first("value").alias("value"))
+
+
+def _in_pandas(records: DataFrame) -> DataFrame:
+    return records.mapInPandas(lambda frames: frames, records.schema)
+
+
+@pytest.mark.parametrize(
+    ("handler", "sources"),
+    [
+        (_swapped, {**OF_KEPT, "key": ("value",), "value": ("key",)}),
+        (_decoded, {**OF_KEPT, "id": ("value",), "sku": ("value",), "names": ("headers",)}),
+        (_with_lookup, {**OF_KEPT, "key": ("key",)}),
+        (_numbered, {**OF_KEPT, "timestamp": ("timestamp",)}),
+        (_with_counts, {**OF_KEPT, "key": ("key",)}),
+        (_grouped, {}),
+        (_in_pandas, {}),
+        (lambda records: records.union(records), {}),
+    ],
+)
+def test_the_plan_shows_what_columns_are_made_of(
+    spark: SparkSession, handler: Handler, sources: dict[str, tuple[str, ...]]
+) -> None:
+    """A column that is selected or computed has sources, whatever its name is, with and without the columns for
+    traces and for raw records. One that in part comes from elsewhere, or is made of nothing, has none.
+    """
+    for topics, traced in ((None, False), (["topic"], True)):
+        known = KnownHandler(columns_wanted=True)
+        accepted: Handler = lambda records: _with_outcome(handler(records))  # noqa: E731
+        HandlerCalls(accepted, known, topics, traced)(no_records(spark))
+        assert known.columns is not None
+        assert known.columns.sources == sources
+
+
+def test_the_hash_of_a_key_is_made_of_the_key(spark: SparkSession) -> None:
+    """The lease and the delivery count are not of the record."""
+    known = KnownHandler(columns_wanted=True)
+    HandlerCalls(_with_outcome, known, None, False)(hashed(no_records(spark)))
+    assert known.columns is not None
+    assert known.columns.sources == {**{name: (name,) for name in RECORD_COLUMNS}, KEY_HASH: ("key",)}
+
+
+def test_comments_of_columns_are_kept(spark: SparkSession) -> None:
+    """Those that a frame has, and those in the columns of `by_row`."""
+    text = fn.col("value").cast("string").alias("text", metadata={"comment": "The order."})
+    for handler in (
+        lambda records: _with_outcome(records.withColumn("text", text)),
+        by_row(lambda record: {}, "text string comment 'The order.', other int"),
+    ):
+        known = KnownHandler(columns_wanted=True)
+        HandlerCalls(handler, known, None, False)(no_records(spark))
+        assert known.columns is not None
+        assert known.columns.comments == {"text": "The order."}

@@ -36,17 +36,22 @@ def test_the_catalog_has_descriptions_and_constraints() -> None:
 
 
 def test_lineage_leads_to_the_columns_of_each_topic() -> None:
-    """A column depends on the columns of the record that the yaml names, in every topic of the queue."""
+    """A column depends on the columns of the record that the yaml names, or else that a run has seen, in every topic
+    of the queue.
+    """
     group = share_group("orders", topics=["a", "b"], columns=COLUMNS)
-    lineage = lineage_of(group.columns, [*map(group.topic_key, group.topics)])["dagster/column_lineage"]
+    topics = [*map(group.topic_key, group.topics)]
+    seen = {"note": ("key", "headers"), "other": ("key",)}
+    lineage = lineage_of(group.columns, seen, topics)["dagster/column_lineage"]
     deps = {
         name: {(dep.asset_key.path[-1], dep.column_name) for dep in some}
         for name, some in lineage.deps_by_column.items()
     }
     assert deps["note"] == {("a", "value"), ("b", "value")}
     assert deps["price"] == {(topic, column) for topic in "ab" for column in ("value", "headers")}
+    assert deps["other"] == {("a", "key"), ("b", "key")}
     assert "state of it" not in deps
-    assert lineage_of(share_group("orders").columns, []) == {}
+    assert lineage_of(share_group("orders").columns, {}, topics) == {}
 
 
 def test_a_topic_has_the_columns_of_a_record() -> None:
