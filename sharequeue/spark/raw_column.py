@@ -76,13 +76,17 @@ class HandlerCalls:
                 raise
             _log.debug("the handler is called without `%s`: %s", RAW, first_line(error))
             return None
-        return None if RAW not in handled.schema.names or _goes_to_python(handled) else handled
+        if RAW not in handled.schema.names:
+            return None
+        # Asked once: Spark takes 0.1 s to write the plan of a wide handler as a text.
+        return None if not self.known.takes_raw and _goes_to_python(handled) else handled
 
 
 def _goes_to_python(handled: DataFrame) -> bool:
     """Return whether a function in Python gets the raw record with its whole rows. `by_row` takes it apart before."""
     plan: Any = handled._jdf.queryExecution().analyzed()
-    if not any(name in plan.toString() for name in _PYTHON):
+    text = plan.toString()
+    if not any(name in text for name in _PYTHON):
         return False
     return any(
         f"{RAW}#" in child.output().mkString(",")
