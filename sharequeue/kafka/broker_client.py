@@ -114,6 +114,8 @@ class BrokerClient:
             config = client_config(
                 self._settings,
                 socket_timeout_ms=int(self._timeout * 1000),
+                # A new client waits for half of this before it connects: 50 ms of every run and command.
+                reconnect_backoff_ms=20,
                 # A broker that is available again is noticed within a second, not after librdkafka's ten.
                 reconnect_backoff_max_ms=1000,
                 error_cb=heard.note,
