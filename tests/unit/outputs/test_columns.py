@@ -7,7 +7,7 @@ import pytest
 
 from sharequeue.outputs.columns import together
 from sharequeue.outputs.errors import ColumnChanged
-from sharequeue.outputs.stores import path_in
+from sharequeue.outputs.stores import filesystem_of, path_in
 
 
 def decimal(digits: int, scale: int) -> pa.DataType:
@@ -61,7 +61,8 @@ def test_another_type_is_an_error(one: pa.DataType, other: pa.DataType) -> None:
     ("location", "path"),
     [
         ("/data/out/orders", "/data/out/orders"),
-        ("file:///data/my%20out", "/data/my out"),
+        ("file:/data/my out", "/data/my out"),
+        ("file:///data/my out, 50%20#?", "/data/my out, 50%20#?"),
         ("hdfs://namenode:8020/out/orders", "/out/orders"),
         ("s3a://bucket/out/orders", "bucket/out/orders"),
         ("gs://bucket/out", "bucket/out"),
@@ -71,3 +72,10 @@ def test_another_type_is_an_error(one: pa.DataType, other: pa.DataType) -> None:
 def test_a_location_has_a_path_in_the_callers_file_system(location: str, path: str) -> None:
     """A client of an object store names the bucket in the path, one of HDFS has its host in the client."""
     assert path_in(location) == path
+
+
+@pytest.mark.parametrize("path", ["/data/my out, 50%20#?", "/däta/[a]"])
+def test_a_location_is_a_path_of_spark_and_no_encoded_address(path: str) -> None:
+    """Arrow reads where Spark has written: no character of a folder's name has a meaning."""
+    for location in (path, f"file:{path}", f"file://{path}"):
+        assert filesystem_of(location)[1] == path_in(location) == path
