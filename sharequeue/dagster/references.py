@@ -14,7 +14,7 @@ import importlib
 import importlib.util
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -56,8 +56,9 @@ class Reference:
     def check(self) -> None:
         """Find the module's file, and the name in its source; nothing is executed.
 
-        Raises NoSuchObject if either is missing, or the source is not Python. A module without source, or
-        one that creates names dynamically (`import *`, `__getattr__`), is accepted.
+        Raises NoSuchObject if either is missing, if the name is that of an imported module, or if the source is not
+        Python. A module without source, or one that can create names while it runs (`import *`, `__getattr__`,
+        `globals()`, `setattr`), is accepted.
         """
         source = self._source()
         if source is None or source.suffix != ".py":
@@ -70,11 +71,17 @@ class Reference:
                 f"module {self.module} is not valid Python: {getattr(error, 'msg', error)} "
                 f"({source}{f', line {line}' if line else ''})"
             ) from error
-        names, certain = _names(tree)
-        if certain and self.attribute not in names:
-            public = [name for name in names if not name.startswith("_")]
+        names, modules = _names(tree)
+        if _is_dynamic(tree, names):
+            return
+        public = [name for name in names - modules if not name.startswith("_")]
+        if self.attribute not in names:
             raise NoSuchObject(
                 f"module {self.module} has no {self.attribute}. {nearest(self.attribute, public, 'names')}"
+            )
+        if self.attribute in modules:
+            raise NoSuchObject(
+                f"{self} is a module that {self.module} imports. {nearest(self.attribute, public, 'names')}"
             )
 
     def place(self) -> tuple[Path, int] | None:
@@ -88,8 +95,8 @@ class Reference:
             tree = _parsed(source)
         except (SyntaxError, ValueError):
             return None
-        nodes = (node for node in ast.walk(tree) if isinstance(node, ast.stmt | ast.expr))
-        lines = [node.lineno for node in nodes if self.attribute in _bound(node)]
+        # A name that only a function binds is one of the module if it is `global`.
+        lines = _lines(_run_at_import(tree), self.attribute) or _lines(ast.walk(tree), self.attribute)
         return (source.resolve(), min(lines)) if lines else None
 
     def load(self) -> Any:
@@ -171,12 +178,60 @@ def _parsed(source: Path) -> ast.Module:
         return ast.parse(source.read_bytes(), str(source))
 
 
-def _names(tree: ast.Module) -> tuple[set[str], bool]:
-    """Return the names that a module's source binds, and whether it can have no others."""
-    names: set[str] = set()
+_DYNAMIC = frozenset({"globals", "locals", "vars", "exec", "setattr", "__dict__", "modules"})
+"""What a module uses that creates its names while it runs; `modules` are those of `sys`."""
+
+
+def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """Return the names of a module that its source binds, and those of them that can only be imported modules."""
+    imported, others = set[str](), set[str]()
+    for node in _run_at_import(tree):
+        (imported if isinstance(node, ast.Import) else others).update(_bound(node))
     for node in ast.walk(tree):
-        names |= _bound(node)
-    return names, not names & {"*", "__getattr__"}
+        if isinstance(node, ast.Global):
+            others.update(node.names)
+    return imported | others, imported - others
+
+
+def _is_dynamic(tree: ast.Module, names: set[str]) -> bool:
+    """Return whether a module can have names that its source does not bind."""
+    if names & {"*", "__getattr__"}:
+        return True
+    return any(
+        (isinstance(node, ast.Name) and node.id in _DYNAMIC)
+        or (isinstance(node, ast.Attribute) and node.attr in _DYNAMIC)
+        for node in ast.walk(tree)
+    )
+
+
+def _run_at_import(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the statements of a module, and their parts, that bind names of the module: not those inside of functions
+    and classes, and not the variables of comprehensions.
+    """
+    left: list[ast.AST] = [*tree.body]
+    while left:
+        node = left.pop()
+        yield node
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                left += [*node.decorator_list, node.args]
+            case ast.Lambda():
+                left.append(node.args)
+            case ast.ClassDef():
+                left += [*node.decorator_list, *node.bases, *node.keywords]
+            case ast.comprehension():
+                left += [node.iter, *node.ifs]
+            case _:
+                left += ast.iter_child_nodes(node)
+
+
+def _lines(nodes: Iterable[ast.AST], name: str) -> list[int]:
+    """Return the lines of the statements and expressions that bind a name."""
+    return [
+        node.lineno
+        for node in nodes
+        if isinstance(node, ast.stmt | ast.expr | ast.pattern) and name in _bound(node)
+    ]
 
 
 def _bound(node: ast.AST) -> set[str]:
@@ -187,6 +242,8 @@ def _bound(node: ast.AST) -> set[str]:
         case ast.Import(names=found) | ast.ImportFrom(names=found):
             return {(each.asname or each.name).partition(".")[0] for each in found}
         case ast.Name(id=name, ctx=ast.Store()):
+            return {name}
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
             return {name}
         case _:
             return set()
