@@ -5,7 +5,6 @@ are lost, or that outlives this process, changes nothing about the records: this
 driver says, and gives back what a cancelled driver holds.
 """
 
-import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from sharequeue.dagster.assets.processing import Processing, RunMember, described, member_of, metadata_of
-from sharequeue.dagster.launching import Launch
+from sharequeue.dagster.launching import Launch, argument_problem, is_wrong_command
 from sharequeue.dagster.names import CLIENT_ID_PREFIX
 from sharequeue.dagster.yaml_values import duration
 from sharequeue.domain.errors import first_line
@@ -100,13 +99,8 @@ def _client_of(run: Processing, launch: Launch) -> dg.PipesClient:
             "client, such as dg.PipesSubprocessClient",
             allow_retries=False,
         )
-    try:
-        inspect.signature(client.run).bind(context=run.context, extras={}, **launch.arguments)
-    except TypeError as error:
-        raise dg.Failure(
-            f"run.launch.arguments: {error}: they must be those of {type(client).__name__}.run",
-            allow_retries=False,
-        ) from error
+    if problem := argument_problem(client, launch.arguments):
+        raise dg.Failure(f"run.launch.arguments: {problem}", allow_retries=False)
     return client
 
 
@@ -159,13 +153,24 @@ def _failure(failed: "FailedRun | None", error: Exception | None, member: RunMem
         return dg.Failure(failed.error, allow_retries=not failed.final)
     why = f" ({type(error).__name__}: {first_line(error)})" if error is not None else ""
     leases = member.leases()
+    wrong = not leases and error is not None and is_wrong_command(error)
+    if wrong and isinstance(error, OSError | TypeError):
+        return dg.Failure(
+            f"the driver could not be started{why}: correct `run.launch.arguments`, or the client. `command` is a "
+            "list: the program, and each of its arguments",
+            allow_retries=False,
+        )
     what = (
         f"it had leased {plural(len(leases), 'lease')}: what it has acknowledged stays done, and what it holds is "
         "delivered again when it gives it back, or when the locks have lapsed"
         if leases
         else "it has leased nothing. The command must start `sharequeue run`, with the environment of the client"
     )
-    return dg.Failure(f"the driver ended without an answer{why}: {what}")
+    return dg.Failure(
+        f"the driver ended without an answer{why}: {what}. What it printed is in the stdout and stderr of this "
+        "step, or in the log of the platform on which the client has started it",
+        allow_retries=not wrong,
+    )
 
 
 def _of_the_state(run: Processing, member: RunMember) -> dict[str, Any]:

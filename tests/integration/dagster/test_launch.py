@@ -278,17 +278,21 @@ def test_what_an_ended_driver_held_is_given_back_only_to_a_cancelled_run(
     assert "it has leased nothing" in failure_of(log)
 
 
-def test_a_launch_that_fits_no_client_fails_before_anything_starts(queue: Queue) -> None:
-    """The resource is no Pipes client, or takes other arguments: it says which, and is not retried."""
-    for client, arguments, expected in (
-        ("text", {}, "the resource 'elsewhere' is of type str: expected a Pipes client"),
-        (dg.PipesSubprocessClient(), {}, "run.launch.arguments: missing a required argument: 'command'"),
-        (dg.PipesSubprocessClient(), {"comand": []}, "those of PipesSubprocessClient.run"),
+def test_a_driver_that_cannot_start_is_not_retried(queue: Queue) -> None:
+    """The run says what is wrong with `run.launch`, or where the reason is. What may pass is retried."""
+    client, shell = dg.PipesSubprocessClient(), ["sh", "-c"]
+    printed = "in the stdout and stderr of this step"
+    for given, arguments, expected, is_final in (
+        ("text", {}, "the resource 'elsewhere' is of type str: expected a Pipes client", True),
+        (client, {}, "run.launch.arguments: missing a required argument: 'command'", True),
+        (client, {"command": "sh -c true"}, "`command` is a list: the program, and each of its", True),
+        (client, {"command": [*shell, "exit 2"]}, printed, True),
+        (client, {"command": [*shell, "exit 1"]}, printed, False),
     ):
-        succeeded, run, log = queue.run(client, arguments=arguments)
+        succeeded, run, log = queue.run(given, arguments=arguments)
         assert not succeeded
         assert expected in failure_of(log)
-        assert run.tags["dagster/max_retries"] == "0"
+        assert (run.tags.get("dagster/max_retries") == "0") == is_final
 
 
 OPENS_S3 = """

@@ -1,6 +1,4 @@
-"""Where a `defs.yaml` has the driver started: the resource that its asset then needs, and objects among arguments."""
-
-from __future__ import annotations
+"""Where a `defs.yaml` has the driver started: its asset's resource, and what can be wrong with it."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +7,11 @@ import dagster as dg
 import pytest
 import yaml
 from dagster.components.testing import create_defs_folder_sandbox
+from pydantic import ValidationError
 
 from sharequeue.dagster import ShareGroupComponent, share_group_resources
+from sharequeue.dagster.launching import argument_problem, is_wrong_command
+from tests.fixtures.dagster import share_group
 
 TEMPLATES = """
 import dagster as dg
@@ -55,3 +56,68 @@ def test_arguments_may_be_objects_of_template_variables() -> None:
             assert "databricks" in accepted.required_resource_keys
             with pytest.raises(dg.DagsterInvalidDefinitionError, match="'databricks'"):
                 dg.Definitions.validate_loadable(dg.Definitions.merge(defs, share_group_resources()))
+
+
+@pytest.mark.parametrize(
+    ("launch", "words"),
+    [
+        ({"client": ""}, "client must not be empty"),
+        ({"client": "a", "arguments": {"context": 1}}, "the run gives 'context' itself: leave it out"),
+        ({"client": "a", "arguments": {"extras": {}}}, "the run gives 'extras' itself: leave it out"),
+    ],
+)
+def test_what_no_client_takes_from_a_yaml_is_refused(launch: dict[str, Any], words: str) -> None:
+    """It is found when the definitions are loaded; the names of the client's other arguments, in the run."""
+    with pytest.raises(ValidationError, match=words):
+        share_group("orders", run={"launch": launch})
+
+
+class TakesAll(dg.PipesClient):
+    """A client that takes whatever it gets."""
+
+    def run(self, *, context: Any, extras: Any = None, **kwargs: Any) -> Any:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"command": ["a"], "cwd": "/"}, ""),
+        ({}, "missing a required argument: 'command': "),
+        ({"comand": ["a"]}, "there is no argument 'comand': "),
+        ({"command": ["a"], "shell": True}, "there is no argument 'shell': "),
+    ],
+)
+def test_a_wrong_argument_is_named_with_those_of_the_client(arguments: dict[str, Any], problem: str) -> None:
+    """A client that takes any arguments gets them."""
+    known = problem and "PipesSubprocessClient.run takes command, env, cwd"
+    assert argument_problem(dg.PipesSubprocessClient(), arguments) == f"{problem}{known}"
+    assert argument_problem(TakesAll(), arguments) == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "is_wrong"),
+    [
+        (["no-such-program"], True),
+        ("sh -c true", True),
+        (["/"], True),
+        ([1], True),
+        (["sh", "-c", "exit 2"], True),
+        (["sh", "-c", "no-such-program"], True),
+        (["sh", "-c", "exit 1"], False),
+        (["sh", "-c", "kill -9 $$"], False),
+    ],
+)
+def test_a_command_that_can_never_start_is_known_by_its_error(command: Any, is_wrong: bool) -> None:
+    """Such errors are not retried; others may pass."""
+
+    @dg.op
+    def launch(context: dg.OpExecutionContext) -> None:
+        with pytest.raises(Exception) as raised:  # noqa: PT011 (each command has an error of its own)
+            dg.PipesSubprocessClient().run(context=context, command=command)
+        assert isinstance(raised.value, Exception)
+        assert is_wrong_command(raised.value) == is_wrong
+
+    with dg.DagsterInstance.ephemeral() as instance, dg.build_op_context(instance=instance) as given:
+        launch(given)
+    assert not is_wrong_command(ConnectionRefusedError(111, "refused"))
