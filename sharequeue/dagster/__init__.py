@@ -17,11 +17,12 @@ from sharequeue.domain.extras import require
 
 require("dagster", "dagster", "great_expectations")
 
+from sharequeue.dagster.asset_keys import topic_assets
 from sharequeue.dagster.assets.processing import Processing
 from sharequeue.dagster.component import ShareGroupComponent, TopicData
 from sharequeue.dagster.definitions import share_group_defs
 from sharequeue.dagster.io_manager import OutputIOManager
-from sharequeue.dagster.lineage import AssetData, topic_assets
+from sharequeue.dagster.lineage import AssetData
 from sharequeue.dagster.location import share_group_resources
 from sharequeue.dagster.names import NameCollision
 from sharequeue.dagster.resources import (

@@ -5,7 +5,9 @@ a template may return the value. In its schema this is `anyOf`, whose errors nam
 value. The schema here uses `if` instead, so that the errors name both.
 """
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Self
@@ -14,6 +16,7 @@ import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from pydantic import BaseModel, Field, PrivateAttr, create_model, model_validator
 
+from sharequeue.dagster.asset_keys import require_own_keys
 from sharequeue.dagster.assets.accepted import process
 from sharequeue.dagster.assets.processing import Processing
 from sharequeue.dagster.definitions import share_group_defs
@@ -21,6 +24,7 @@ from sharequeue.dagster.lineage import AssetData, Lineage, topics_of, written_to
 from sharequeue.dagster.names import NameCollision
 from sharequeue.dagster.scaffolder import ShareGroupScaffolder
 from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.dagster.templates import require_known_variables
 from sharequeue.domain.names import nearest
 
 
@@ -35,6 +39,12 @@ class TopicData:
 _translation = TranslationFnResolver[AssetData](
     lambda data: {"asset": data.name, "group": data.group.group, "topics": list(data.group.topics)}
 )
+
+_VARIABLES = {
+    "translation": ("asset", "group", "topics", "spec"),
+    "topic_translation": ("topic", "group", "spec"),
+}
+"""The variables of a translation, in addition to those of the whole file."""
 
 _topic_translation = TranslationFnResolver[TopicData](
     lambda data: {"topic": data.topic, "group": data.group.group}
@@ -80,6 +90,7 @@ class ShareGroupComponent(ShareGroup, dg.Component):
     )
 
     _place: str = PrivateAttr(default="")
+    _kept: Lineage | None = PrivateAttr(default=None)
 
     @classmethod
     def get_model_cls(cls) -> type[BaseModel] | None:
@@ -93,6 +104,7 @@ class ShareGroupComponent(ShareGroup, dg.Component):
         tree = context.resolution_context.source_position_tree
         group = tree and tree.children["attributes"].children.get("group")
         try:
+            _require_known_variables(cls, attributes, context.resolution_context.scope)
             component = super().load(attributes, context)
         except Exception as error:
             raise ValueError(f"share group {getattr(attributes, 'group', None)!r}: {error}") from error
@@ -110,13 +122,17 @@ class ShareGroupComponent(ShareGroup, dg.Component):
 
     def get_asset_spec(self, spec: dg.AssetSpec, data: AssetData) -> dg.AssetSpec:
         """Return the final spec of an asset; `spec` is the default one, `data.name` the asset's name."""
-        return spec if self.translation is None else self.translation(spec, data)
+        if self.translation is None:
+            return spec
+        with _named(f"translation of the asset {data.name!r}"):
+            return self.translation(spec, data)
 
     def get_topic_spec(self, spec: dg.AssetSpec, topic: str) -> dg.AssetSpec:
         """Return the final spec of a topic's asset; `spec` is the default one, which may have a key only."""
         if self.topic_translation is None:
             return spec
-        return self.topic_translation(spec, TopicData(topic, self))
+        with _named(f"topic_translation of the topic {topic!r}"):
+            return self.topic_translation(spec, TopicData(topic, self))
 
     def execute(self, run: Processing) -> "dg.MaterializeResult[None]":
         """Do the work of the asset `accepted`. `run` has the context, the bounds and the resources."""
@@ -124,7 +140,7 @@ class ShareGroupComponent(ShareGroup, dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the definitions. Raises NameCollision if another share group has the same name in Dagster, and
-        ValueError if another `defs.yaml` has this group too.
+        ValueError if another `defs.yaml` has this group too, or two assets of these queues have one key.
         """
         beside = context.component_tree.get_all_components(ShareGroupComponent)
         same = [each for each in beside if each.group == self.group]
@@ -139,18 +155,48 @@ class ShareGroupComponent(ShareGroup, dg.Component):
         # Next to the defs.yaml, whatever the working directory is.
         if self.dead_letters.suite is not None:
             self.dead_letters.suite = str(context.path / self.dead_letters.suite)
-        topics = self._topics(beside)
+        lineages = [each._lineage() for each in beside]
+        require_own_keys(lineages)
+        topics = topics_of(lineages, self._topics(beside))
         return share_group_defs(self, execute=self.execute, translate=self.get_asset_spec, topics=topics)
 
-    def _topics(self, queues: Sequence["ShareGroupComponent"]) -> list[dg.AssetSpec]:
+    def _lineage(self) -> Lineage:
+        """Return its lineage, of which the other queues ask as well: what is translated once is kept."""
+        if self._kept is None or self._kept.group is not self:
+            self._kept = Lineage(self, self.get_asset_spec)
+        return self._kept
+
+    def _topics(self, queues: Sequence["ShareGroupComponent"]) -> list[dg.AssetKey]:
         """Return the topics that this queue defines: of all queues with a topic, the first by name defines it."""
         first: dict[dg.AssetKey, str] = {}
         for each in queues:
             for topic in {*each.topics, *written_topics(each).values()} if each.topic_assets else ():
                 key = each.topic_key(topic)
                 first[key] = min(first.get(key, each.group), each.group)
-        own = [key for key, group in first.items() if group == self.group]
-        return topics_of([Lineage(each, each.get_asset_spec) for each in queues], own)
+        return [key for key, group in first.items() if group == self.group]
+
+
+def _require_known_variables(
+    component: type[ShareGroupComponent], attributes: BaseModel | None, scope: Mapping[str, Any]
+) -> None:
+    """Raise ValueError for an unknown variable in a template. Fields that a subclass has declared are left out: they
+    may have variables of their own.
+    """
+    ours = component.mro()[: component.mro().index(ShareGroupComponent)]
+    others = {name for each in ours for name in inspect.get_annotations(each)}
+    given = {} if attributes is None else attributes.model_dump(exclude_unset=True)
+    for name, value in given.items():
+        if name in ShareGroupComponent.model_fields and name not in others:
+            require_known_variables(name, value, [*scope, *_VARIABLES.get(name, ())])
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Name the field and the asset in errors of a translation, of which Dagster's say nothing."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{what}: {error}") from error
 
 
 def _places(components: Sequence[ShareGroupComponent]) -> str:

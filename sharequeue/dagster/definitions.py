@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from sharequeue.dagster.asset_keys import require_own_keys
 from sharequeue.dagster.assets.accepted import Execute, accepted_asset, process
 from sharequeue.dagster.assets.dead_letters import dead_letters_asset
 from sharequeue.dagster.assets.history import count_days_job
@@ -53,9 +54,10 @@ def share_group_defs(
 
     `execute` does the work of the asset `accepted`; `translate` changes our spec of each asset into the user's.
     `topics` are the external assets of topics; by default those of this group. Several groups of a code location need
-    the same list, from `topic_assets`.
+    the same list, from `topic_assets`. Raises ValueError if two of its assets have one key.
     """
     lineage = Lineage(group, translate)
+    require_own_keys([lineage])
     name, reported = group.name, [lineage.key(SPSO_AND_LAG), lineage.key(DELIVERY_COUNTS)]
     job = dg.define_asset_job(
         name,

@@ -20,7 +20,15 @@ from typing import Any
 import dagster as dg
 
 from sharequeue.dagster.columns import OF_A_RECORD
-from sharequeue.dagster.names import ASSET_TAG, GROUP_TAG, PIPELINE, SUMMARY, asset_tag_value, dagster_name
+from sharequeue.dagster.names import (
+    ASSET_TAG,
+    GROUP_TAG,
+    OWN_TAGS,
+    PIPELINE,
+    SUMMARY,
+    asset_tag_value,
+    dagster_name,
+)
 from sharequeue.dagster.references import Reference
 from sharequeue.dagster.resources import IO_MANAGER
 from sharequeue.dagster.share_group import ShareGroup
@@ -49,14 +57,15 @@ Translate = Callable[[dg.AssetSpec, AssetData], dg.AssetSpec]
 """Changes our spec of an asset into the user's: another key, further tags, another group."""
 
 
-def _unchanged(spec: dg.AssetSpec, data: AssetData) -> dg.AssetSpec:
+def unchanged(spec: dg.AssetSpec, data: AssetData) -> dg.AssetSpec:
+    """Return our spec: the default translation."""
     return spec
 
 
 class Lineage:
     """The specs of a share group's assets, translated, with the dependencies between them."""
 
-    def __init__(self, group: ShareGroup, translate: Translate = _unchanged) -> None:
+    def __init__(self, group: ShareGroup, translate: Translate = unchanged) -> None:
         self.group = group
         self._translate = translate
         self._about = _about(group)
@@ -73,6 +82,11 @@ class Lineage:
         return self._spec(name).key
 
     @property
+    def names(self) -> Collection[str]:
+        """Return the internal names of its assets."""
+        return self._about.keys()
+
+    @property
     def of_a_run(self) -> list[dg.AssetKey]:
         """Return the keys of the assets that a run of the group's job makes."""
         made = (ACCEPTED, *self.group.summaries, DEAD_LETTERS, SPSO_AND_LAG, DELIVERY_COUNTS)
@@ -81,7 +95,14 @@ class Lineage:
     def _spec(self, name: str) -> dg.AssetSpec:
         if name not in self._translated:
             base = _base(self.group, name, *self._about[name])
-            self._translated[name] = self._translate(base, AssetData(name, self.group))
+            spec = self._translate(base, AssetData(name, self.group))
+            for tag in (GROUP_TAG, ASSET_TAG):
+                if spec.tags.get(tag, base.tags[tag]) != base.tags[tag]:
+                    raise ValueError(
+                        f"the asset {name!r} of share group {self.group.group!r} gets the tag {tag} with "
+                        f"{spec.tags[tag]!r}: tags that begin with {OWN_TAGS} are our own; use another name"
+                    )
+            self._translated[name] = spec
         return self._translated[name]
 
     def _deps(self, name: str) -> list[dg.AssetKey]:
@@ -111,15 +132,6 @@ def written_topics(group: ShareGroup) -> dict[str, str]:
     """Return the topics that a group writes, by the asset whose records they get."""
     found = {ACCEPTED: group.results_topic, DEAD_LETTERS: dead_letter_topic(group)}
     return {name: topic for name, topic in found.items() if topic}
-
-
-def topic_assets(groups: Iterable[ShareGroup], translate: Translate = _unchanged) -> list[dg.AssetSpec]:
-    """Return an external asset for each topic that these share groups read or write.
-
-    Pass the same list as `topics` to `share_group_defs` of each of them: in one code location a topic is defined
-    once.
-    """
-    return topics_of([Lineage(group, translate) for group in groups])
 
 
 def topics_of(lineages: Iterable[Lineage], only: Collection[dg.AssetKey] | None = None) -> list[dg.AssetSpec]:

@@ -16,6 +16,8 @@ from collections.abc import Iterable
 
 from sharequeue.domain.offsets import OffsetSet
 
+OWN_TAGS = "sharequeue/"
+"""What the names of our own tags begin with."""
 GROUP_TAG = "sharequeue/group"
 ASSET_TAG = "sharequeue/asset"
 """On an asset: its name here, such as `accepted`, whatever its key is."""

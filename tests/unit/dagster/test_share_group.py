@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-import traceback
 from datetime import timedelta
 from linecache import getline
 from typing import Any
 
 import dagster as dg
 import pytest
-import yaml
-from dagster.components.testing import create_defs_folder_sandbox
 from dagster_shared.yaml_utils.sample_yaml import generate_sample_yaml
 from jsonschema import Draft202012Validator
 
@@ -32,45 +29,14 @@ from sharequeue.dagster.share_group import Backfill
 from sharequeue.dagster.yaml_values import duration
 from sharequeue.spark import KafkaTopic, pipeline
 from tests.fixtures.dagster import share_group
+from tests.fixtures.dagster_yaml import MINIMAL, loaded, refused, with_letters
 
-RESOURCES = """import dagster as dg
-from sharequeue.dagster import share_group_resources
-
-@dg.definitions
-def resources():
-    return share_group_resources()
-"""
-MINIMAL: dict[str, Any] = {
-    "group": "orders",
-    "topics": ["orders"],
-    "pipeline": "pipelines.flights.pipeline:flight_delays",
-}
 MARS = "timezone is 'Mars': expected a time zone such as UTC or Europe/Berlin"
-
-
-def loaded(*queues: dict[str, Any]) -> dg.Definitions:
-    """The definitions of a project that has these queues, each in a `defs.yaml`."""
-    with create_defs_folder_sandbox() as sandbox:
-        (sandbox.defs_folder_path / "resources.py").write_text(RESOURCES)
-        for at, attributes in enumerate(queues):
-            folder = sandbox.defs_folder_path / f"queue{at}"
-            folder.mkdir()
-            text = {"type": "sharequeue.dagster.ShareGroupComponent", "attributes": attributes}
-            (folder / "defs.yaml").write_text(yaml.safe_dump(text))
-        with sandbox.build_all_defs() as defs:
-            return defs
 
 
 def specs(defs: dg.Definitions) -> dict[str, dg.AssetSpec]:
     found = {spec.key.to_user_string(): spec for spec in defs.resolve_all_asset_specs()}
     return {key: spec for key, spec in found.items() if not key.startswith("kafka/")}
-
-
-def refused(*queues: dict[str, Any]) -> str:
-    """Why these queues cannot be loaded: everything that Dagster shows of it."""
-    with pytest.raises(Exception) as raised:  # noqa: PT011 (Dagster wraps it; the text is what is asserted)
-        loaded(*queues)
-    return "".join(traceback.format_exception(raised.value))
 
 
 def test_a_group_topics_and_a_pipeline_are_enough() -> None:
@@ -109,15 +75,6 @@ def topics(defs: dg.Definitions) -> dict[str, dg.AssetSpec]:
 
 def upstream(spec: dg.AssetSpec) -> set[str]:
     return {dep.asset_key.to_user_string() for dep in spec.deps}
-
-
-def with_letters(group: str, source: str, letters: str) -> dict[str, Any]:
-    return {
-        **MINIMAL,
-        "group": group,
-        "topics": [source],
-        "configs": {"errors.deadletterqueue.topic.name": letters},
-    }
 
 
 def test_a_topic_is_one_asset_for_all_queues_that_read_or_write_it() -> None:
