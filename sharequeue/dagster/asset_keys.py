@@ -4,18 +4,17 @@ A translation with a constant key would make one asset of several. Dagster notic
 names neither the assets nor the field.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import dagster as dg
 
 from sharequeue.dagster.lineage import Lineage, Translate, topics_of, unchanged, written_topics
+from sharequeue.dagster.names import is_part_of_key
 from sharequeue.dagster.share_group import TOPIC_PREFIX, ShareGroup
 
 __all__ = ["require_own_keys", "topic_assets"]
 
-_PART = re.compile(r"[A-Za-z0-9_.-]+")
 _OF_TOPICS = "each topic needs a key of its own, such as `key: raw/{{ topic }}` in `topic_translation`"
 _OF_CLUSTERS = f"{_OF_TOPICS}, and another `topic_prefix` stands for another Kafka cluster"
 _OF_ASSETS = (
@@ -54,7 +53,7 @@ def require_own_keys(lineages: Iterable[Lineage]) -> None:
     for lineage in sorted(lineages, key=lambda each: each.group.group):
         for each in (*_topics(lineage.group), *_assets(lineage)):
             for part in each.key.path:
-                if not _PART.fullmatch(part):
+                if not is_part_of_key(part):
                     raise ValueError(
                         f"{each.words} gets the asset key {each.key.to_user_string()!r} with the part {part!r}: "
                         f"expected letters, digits, `_`, `-` and `.` in each part; {each.rule}"

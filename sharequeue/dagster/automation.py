@@ -6,7 +6,10 @@ from typing import Annotated
 import dagster as dg
 from pydantic import Field, field_validator
 
-from sharequeue.dagster.yaml_values import Count, Duration, Seconds, bounded, duration, zone_of
+from sharequeue.dagster.yaml_values import Count, Seconds, Texts, bounded, duration, lasting, zone_of
+
+Window = Annotated[str, lasting("1m")]
+"""The age of an asset; Dagster has no shorter ones than a minute."""
 
 
 class LagSensor(dg.Model, dg.Resolvable):
@@ -28,7 +31,7 @@ class LagSensor(dg.Model, dg.Resolvable):
 class Schedule(dg.Model, dg.Resolvable):
     """Runs at set times, whatever the lag."""
 
-    cron: Sequence[str] | str = Field(description="The times, such as `0 3 * * *`, or a list of such.")
+    cron: Texts = Field(description="The times, such as `0 3 * * *`, or a list of such.")
     timezone: str = Field(default="UTC", description="The time zone of `cron`, such as `Europe/Berlin`.")
     enabled: bool = Field(default=False, description="Whether it is switched on in a new deployment.")
 
@@ -60,7 +63,7 @@ class Observe(dg.Model, dg.Resolvable):
 
     enabled: bool = Field(default=False, description="Whether it is switched on in a new deployment.")
     interval_seconds: Count = Field(default=60, description="Seconds between two ticks.")
-    keep: Duration = Field(
+    keep: Annotated[str, lasting("1m")] = Field(
         default="90d", description="The retention of the history of reports, such as `90d`."
     )
 
@@ -79,8 +82,8 @@ class Freshness(dg.Model, dg.Resolvable):
     `accepted` is as old as its last successful run, or as the last observation of an empty queue.
     """
 
-    fail_window: Duration = Field(description="The age at which it is stale, such as `2h`, `30m`, `1d`.")
-    warn_window: Duration | None = Field(
+    fail_window: Window = Field(description="The age at which it is stale, such as `2h`, `30m`, `1d`.")
+    warn_window: Window | None = Field(
         default=None, description="The age of a warning; shorter than `fail_window`."
     )
 

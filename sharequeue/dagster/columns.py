@@ -1,13 +1,15 @@
 """The columns of the handler's result: `columns` of a `defs.yaml`, and what Dagster's catalog shows of them."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import dagster as dg
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from sharequeue.dagster.tables import Columns
+from sharequeue.dagster.yaml_values import Finite
 
 OF_A_RECORD: Columns = {
     "topic": "string",
@@ -40,14 +42,41 @@ class ColumnFields(dg.Model, dg.Resolvable):
     accepted_values: Sequence[_Value] = Field(
         default=[], description="A check: no row has another value, or null."
     )
-    min: float | None = Field(default=None, description="A check: no row has less.")
-    max: float | None = Field(default=None, description="A check: no row has more.")
+    min: Finite | None = Field(default=None, description="A check: no row has less.")
+    max: Finite | None = Field(default=None, description="A check: no row has more.")
     matches: str | None = Field(
         default=None, description="A check: each text matches this regular expression as a whole."
     )
     severity: Literal["WARN", "ERROR"] = Field(
         default="WARN", description="The severity of its checks, `WARN` or `ERROR`."
     )
+
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, name: str) -> str:
+        if not name:
+            raise ValueError("name must not be empty: expected the name of a column")
+        return name
+
+    @field_validator("accepted_values")
+    @classmethod
+    def _are_values(cls, values: Sequence[_Value]) -> Sequence[_Value]:
+        # The default is not checked.
+        if not values:
+            raise ValueError(
+                "accepted_values is empty: expected a value or more; without the field, there is no check"
+            )
+        if any(isinstance(value, float) and math.isnan(value) for value in values):
+            raise ValueError("accepted_values has NaN, which no value is equal to: leave it out")
+        return values
+
+    @model_validator(mode="after")
+    def _has_room(self) -> "ColumnFields":
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(
+                f"min {self.min:g} is more than max {self.max:g}: no row could pass; exchange them"
+            )
+        return self
 
     @field_validator("sources")
     @classmethod

@@ -1,14 +1,16 @@
 """How a queue's runs work: the limits of a run, its steps with Spark, and its jobs."""
 
+import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import dagster as dg
 from pydantic import Field, field_validator, model_validator
 
 from sharequeue.dagster.launching import Launch
+from sharequeue.dagster.names import require_no_own_tags
 from sharequeue.dagster.references import NoSuchObject, Reference
-from sharequeue.dagster.yaml_values import Count, Duration, NotNegative, Seconds, duration
+from sharequeue.dagster.yaml_values import Count, NotNegative, Seconds, duration, lasting
 
 
 class RunLimits(dg.Model, dg.Resolvable):
@@ -83,6 +85,13 @@ class OpFields(dg.Model, dg.Resolvable):
         default=None, description="Retries in the same run; default: only those of the whole run."
     )
 
+    @field_validator("pool")
+    @classmethod
+    def _is_pool(cls, pool: str | None) -> str | None:
+        if pool is not None and not re.fullmatch(r"\S+", pool):
+            raise ValueError(f"pool is {pool!r}: expected a name without spaces, or null for no pool")
+        return pool
+
     @property
     def retries(self) -> dg.RetryPolicy | None:
         """The policy of retries in the same run."""
@@ -97,6 +106,28 @@ _EXECUTORS: Mapping[str, dg.ExecutorDefinition | None] = {
 }
 
 
+_FIELDS = {"dagster/priority": "priority", "dagster/max_runtime": "max_runtime"}
+"""The tags that fields set."""
+_OF_DAGSTER = frozenset(
+    f"dagster/{name}"
+    for name in (
+        *(
+            "run_key",
+            "tick",
+            "schedule_name",
+            "sensor_name",
+            "from_automation_condition",
+            "asset_evaluation_id",
+        ),
+        *("backfill", "parent_backfill_id", "root_backfill_id", "parent_run_id", "root_run_id"),
+        *("partition", "partition_set", "asset_partition_range_start", "asset_partition_range_end"),
+        *("retry_number", "will_retry", "auto_retry_run_id", "is_resume_retry", "is_asset_resume_retry"),
+        *("step_selection", "solid_selection", "code_location", "failure_reason"),
+    )
+)
+"""By these, Dagster finds runs, their partitions and their retries: with a given one, a run is taken for another."""
+
+
 class JobFields(dg.Model, dg.Resolvable):
     """All jobs of the queue."""
 
@@ -108,9 +139,10 @@ class JobFields(dg.Model, dg.Resolvable):
     priority: int | None = Field(
         default=None, description="The priority of their runs in Dagster's queue (`dagster/priority`)."
     )
-    max_runtime: Duration | None = Field(
+    max_runtime: Annotated[str, lasting("1s")] | None = Field(
         default=None,
-        description="The time after which run monitoring ends a run, such as `6h` (`dagster/max_runtime`).",
+        description="The time after which run monitoring ends a run, such as `6h` (`dagster/max_runtime`); longer "
+        "than `run.max_seconds`.",
     )
     executor: str = Field(
         default="in_process",
@@ -130,6 +162,16 @@ class JobFields(dg.Model, dg.Resolvable):
                     f"executor: {error}. Expected MODULE:NAME, or {', '.join(_EXECUTORS)}"
                 ) from error
         return named
+
+    @model_validator(mode="after")
+    def _has_free_tags(self) -> "JobFields":
+        require_no_own_tags(self.tags)
+        for tag in self.tags:
+            if tag in _FIELDS and getattr(self, _FIELDS[tag]) is not None:
+                raise ValueError(f"tags: {tag!r} is set by `{_FIELDS[tag]}` as well: keep one of the two")
+            if tag.startswith(".dagster/") or tag in _OF_DAGSTER:
+                raise ValueError(f"tags: {tag!r} is a tag that Dagster gives to a run itself: leave it out")
+        return self
 
     @property
     def executor_def(self) -> dg.ExecutorDefinition | None:

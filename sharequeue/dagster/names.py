@@ -34,6 +34,7 @@ REPLAY_TAG = "sharequeue/replay"
 """On a run that replays records of a group, in place of the group's tag: it is not a run of the group."""
 
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_]")
+_PART_OF_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _RESERVED_BY_DAGSTER = frozenset(
     {"context", "conf", "config", "meta", "arg_dict", "dict", "input_arg_dict", "output_arg_dict"}
     | {"int", "str", "float", "bool", "input", "output", "type"}
@@ -74,12 +75,24 @@ def is_dagster_name(text: str) -> bool:
     return bool(text) and not _NOT_ALLOWED.search(text) and not is_reserved
 
 
+def is_part_of_key(text: str) -> bool:
+    """Return whether Dagster allows a text as a part of an asset's key: letters, digits, `_`, `-` and `.`."""
+    return _PART_OF_KEY.fullmatch(text) is not None
+
+
 def asset_tag_value(group_id: str) -> str:
     """Return a group's id as an asset tag's value, for which Dagster limits length and characters.
 
     A run's tag has no such limits, and has the id unchanged.
     """
     return _NOT_ALLOWED_IN_TAGS.sub("_", group_id)[:_LONGEST_TAG_VALUE]
+
+
+def require_no_own_tags(tags: Iterable[str]) -> None:
+    """Raise ValueError if a tag of a user has a name of ours: then one of the two would be lost."""
+    for tag in tags:
+        if tag.startswith(OWN_TAGS):
+            raise ValueError(f"tags: {tag!r} begins with {OWN_TAGS}, as our own tags do: use another name")
 
 
 def lease_tag_value(lease_ids: Iterable[int]) -> str:

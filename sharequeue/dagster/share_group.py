@@ -15,13 +15,22 @@ from pydantic import Field, field_validator, model_validator
 from sharequeue.dagster.automation import Automation, Freshness
 from sharequeue.dagster.columns import ColumnFields
 from sharequeue.dagster.execution import JobFields, OpFields, RunLimits
-from sharequeue.dagster.names import GROUP_TAG, QUEUE_TAG, REPLAY_TAG, dagster_name, is_dagster_name
+from sharequeue.dagster.names import (
+    GROUP_TAG,
+    QUEUE_TAG,
+    REPLAY_TAG,
+    dagster_name,
+    is_dagster_name,
+    is_part_of_key,
+    require_no_own_tags,
+)
 from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.dagster.yaml_values import (
     Count,
     Duration,
     NotNegative,
     Share,
+    Texts,
     bounded,
     day_of,
     duration,
@@ -211,12 +220,14 @@ class ShareGroup(dg.Model, dg.Resolvable):
         description="When `accepted` and the report are stale; default: after a day if `automation.observe` is on.",
     )
     backfill: Backfill | None = None
-    key_prefix: Sequence[str] | str | None = Field(
-        default=None, description="The prefix of the asset keys; default: the group's name in Dagster."
+    key_prefix: Texts | None = Field(
+        default=None,
+        description="The prefix of the asset keys: a name, or a list of names; default: the group's name in Dagster.",
     )
-    topic_prefix: Sequence[str] | str = Field(
+    topic_prefix: Texts = Field(
         default=TOPIC_PREFIX,
-        description="The prefix of the asset keys of topics. Topics of a second Kafka cluster need another one.",
+        description="The prefix of the asset keys of topics: a name, or a list of names. Topics of a second Kafka "
+        "cluster need another one.",
     )
     owners: Sequence[str] = Field(
         default=[], description="The owners of every asset, such as `team:flights`."
@@ -242,9 +253,18 @@ class ShareGroup(dg.Model, dg.Resolvable):
     @field_validator("key_prefix", "topic_prefix")
     @classmethod
     def _is_prefix(cls, given: Sequence[str] | str | None) -> Sequence[str] | str | None:
-        if given is not None and not (given and all(given)):
-            raise ValueError(f"{given!r} is not the prefix of a key: expected one name or more")
+        if given is not None and not (given and all(map(is_part_of_key, _parts(given)))):
+            raise ValueError(
+                f"{given!r} is not the prefix of a key: expected a name of letters, digits, `_`, `-` and `.`, or a "
+                "list of such names, such as [shop, orders]"
+            )
         return given
+
+    @field_validator("tags")
+    @classmethod
+    def _are_tags(cls, tags: Mapping[str, str]) -> Mapping[str, str]:
+        require_no_own_tags(tags)
+        return tags
 
     @field_validator("topics")
     @classmethod
@@ -278,9 +298,15 @@ class ShareGroup(dg.Model, dg.Resolvable):
     @field_validator("columns")
     @classmethod
     def _are_columns(cls, columns: Sequence[ColumnFields]) -> Sequence[ColumnFields]:
-        names = [dagster_name(each.name) for each in columns if isinstance(each, ColumnFields)]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"columns: {twice[0]} is named twice")
+        # A handler's result cannot have two columns that differ only in case, nor Dagster two checks of one name.
+        seen: dict[str, str] = {}
+        for each in columns:
+            name = dagster_name(each.name).lower()
+            if name in seen:
+                raise ValueError(
+                    f"columns: {seen[name]} and {each.name} are one column: leave one of them out"
+                )
+            seen[name] = each.name
         return columns
 
     @field_validator("configs")
@@ -299,6 +325,16 @@ class ShareGroup(dg.Model, dg.Resolvable):
         if fresh and fresh.warn_window and duration(fresh.warn_window) >= duration(fresh.fail_window):
             raise ValueError(
                 f"freshness: warn_window {fresh.warn_window} must be shorter than fail_window {fresh.fail_window}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ends_before_it_is_ended(self) -> "ShareGroup":
+        longest, limit = self.job.max_runtime, self.run.max_seconds
+        if longest is not None and duration(longest).total_seconds() <= limit:
+            raise ValueError(
+                f"job.max_runtime {longest} must be longer than run.max_seconds, {limit:g}: run monitoring would end "
+                "runs that work. Set run.max_seconds far below it"
             )
         return self
 

@@ -1,19 +1,23 @@
-"""Values of a `defs.yaml`: bounds of numbers, durations, days and time zones.
+"""Values of a `defs.yaml`: bounds of numbers, durations, texts, days and time zones.
 
 Dagster also reads the yaml before it has filled in templates: a text with `{{` is checked later.
 """
 
 import math
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date, timedelta
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+"""Seconds."""
+_LONGEST = 36_500
+"""Days: sums of a longer duration and a time may be beyond what Python and Postgres have."""
 
 
 def bounded(least: float, most: float | None = None, *, above: bool = False) -> AfterValidator:
@@ -44,20 +48,50 @@ Share = Annotated[float, bounded(0, 1, above=True)]
 
 
 def duration(text: str) -> timedelta:
-    """Read `2h`, `30m`, `1d`. Raises ValueError for anything else."""
+    """Read `2h`, `30m`, `1d`. Raises ValueError for anything else, and for more than a hundred years."""
     found = _DURATION.fullmatch(text.strip())
     if not found:
         raise ValueError(f"{text!r} is not a duration: expected a number and s, m, h, d or w, such as 2h")
-    return timedelta(**{_UNITS[found[2]]: float(found[1])})
+    seconds = float(found[1]) * _UNITS[found[2]]
+    if seconds > _LONGEST * 86_400:
+        raise ValueError(f"{text!r} is too long: expected at most {_LONGEST}d")
+    return timedelta(seconds=seconds)
 
 
-def _is_duration(text: str) -> str:
-    duration(text)
-    return text
+def lasting(least: str = "0s") -> AfterValidator:
+    """Return a validator of a text that `duration` reads, of a duration that is not shorter than `least`."""
+
+    def check(text: str) -> str:
+        if "{{" not in text and duration(text) < duration(least):
+            raise ValueError(f"{text!r} is too short: expected at least {least}")
+        return text
+
+    return AfterValidator(check)
 
 
-Duration = Annotated[str, AfterValidator(_is_duration)]
+Duration = Annotated[str, lasting()]
 """A text that `duration` reads."""
+
+
+def _is_finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"expected a finite number, but it is {value}")
+    return value
+
+
+Finite = Annotated[float, AfterValidator(_is_finite)]
+
+
+def _are_texts(given: Any) -> Any:
+    if isinstance(given, str) or (
+        isinstance(given, Sequence) and all(isinstance(each, str) for each in given)
+    ):
+        return given
+    raise ValueError(f"expected a text, or a list of texts, but it is {given!r}")
+
+
+Texts = Annotated[Sequence[str] | str, BeforeValidator(_are_texts)]
+"""A text, or a list of texts. Pydantic's own errors for such a type do not say that."""
 
 
 def day_of(text: str) -> date | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import dagster as dg
@@ -87,6 +88,12 @@ def test_each_constraint_is_a_check() -> None:
         ({"name": "a", "severity": "FATAL"}, "severity"),
         ({"description": "no name"}, "name"),
         ({"name": "a", "matches": "("}, r"matches is '\(': expected a regular expression"),
+        ({"name": ""}, "name must not be empty"),
+        ({"name": "a", "min": 5, "max": 1}, "min 5 is more than max 1: no row could pass"),
+        ({"name": "a", "min": math.nan}, "expected a finite number, but it is nan"),
+        ({"name": "a", "max": math.inf}, "expected a finite number, but it is inf"),
+        ({"name": "a", "accepted_values": []}, "accepted_values is empty: expected a value or more"),
+        ({"name": "a", "accepted_values": [1.5, math.nan]}, "accepted_values has NaN"),
     ],
 )
 def test_a_wrong_column_is_refused(given: dict[str, Any], words: str) -> None:
@@ -96,6 +103,7 @@ def test_a_wrong_column_is_refused(given: dict[str, Any], words: str) -> None:
 
 
 def test_a_name_that_is_given_twice_is_refused() -> None:
-    """Two checks of one name would be one."""
-    with pytest.raises(ValidationError, match="columns: a is named twice"):
-        share_group("orders", columns=[{"name": "a"}, {"name": "a"}])
+    """Two checks of one name would be one, and a handler's result has no two columns that differ only in case."""
+    for twice in (["a", "a"], ["a b", "a_b"], ["a", "A"]):
+        with pytest.raises(ValidationError, match=f"columns: {twice[0]} and {twice[1]} are one column"):
+            share_group("orders", columns=[{"name": name} for name in twice])

@@ -71,6 +71,27 @@ def test_steps_with_spark_have_the_pool_and_the_tags() -> None:
     [
         ({"job": {"executor": "threads"}}, "executor: 'threads' is not of the form MODULE:NAME"),
         ({"job": {"max_runtime": "long"}}, "'long' is not a duration"),
+        ({"job": {"max_runtime": "0s"}}, "'0s' is too short: expected at least 1s"),
+        ({"job": {"max_runtime": "99999999999d"}}, "'99999999999d' is too long: expected at most 36500d"),
+        (
+            {"job": {"max_runtime": "1m"}},
+            "max_runtime 1m must be longer than run.max_seconds, 600: run monitoring",
+        ),
+        (
+            {"job": {"tags": {"dagster/priority": "9"}, "priority": 3}},
+            "'dagster/priority' is set by `priority`",
+        ),
+        (
+            {"job": {"tags": {"dagster/max_runtime": 9}, "max_runtime": "6h"}},
+            "is set by `max_runtime` as well",
+        ),
+        ({"job": {"tags": {"sharequeue/group": "x"}}}, "begins with sharequeue/, as our own tags do"),
+        (
+            {"job": {"tags": {"dagster/run_key": "x"}}},
+            "a tag that Dagster gives to a run itself: leave it out",
+        ),
+        ({"op": {"pool": ""}}, "pool is '': expected a name without spaces, or null for no pool"),
+        ({"op": {"pool": "a b"}}, "pool is 'a b': expected a name without spaces"),
         ({"op": {"retry_policy": {"backoff": "LINEAR"}}}, "backoff changes the delay: set delay"),
         ({"op": {"retry_policy": {"max_retries": 0}}}, "expected at least 1, but it is 0"),
         ({"automation": {"schedule": {"cron": ["0 3 * * *", "0 25 * * *"]}}}, "cron is '0 25"),

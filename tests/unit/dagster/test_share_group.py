@@ -404,6 +404,11 @@ def test_the_schema_has_the_fields_of_a_custom_component() -> None:
         ({"name": "config"}, "name is 'config': use letters"),
         ({"key_prefix": []}, "[] is not the prefix of a key"),
         ({"topic_prefix": ["a", ""]}, "['a', ''] is not the prefix of a key"),
+        ({"key_prefix": "a/b"}, "or a list of such names, such as [shop, orders]"),
+        ({"key_prefix": ["a", "b c"]}, "['a', 'b c'] is not the prefix of a key: expected a name of letters"),
+        ({"tags": {"sharequeue/group": "x"}}, "tags: 'sharequeue/group' begins with sharequeue/"),
+        ({"freshness": {"fail_window": "1s"}}, "'1s' is too short: expected at least 1m"),
+        ({"automation": {"observe": {"keep": "0s"}}}, "'0s' is too short: expected at least 1m"),
         ({"group": "g" * 250}, "has 250 characters"),
         ({"topics": []}, "topics must have at least one topic"),
         ({"topics": ["a b"]}, "The topic name 'a b' is not legal"),
@@ -567,6 +572,25 @@ def test_the_schedule_and_switches_are_as_given() -> None:
 )
 def test_durations_are_read(text: str, expected: timedelta) -> None:
     assert duration(text) == expected
+
+
+def test_templates_are_allowed_in_place_of_values() -> None:
+    """Their results are checked as values are."""
+    given = {
+        "freshness": {"fail_window": "{{ 2 }}h", "warn_window": "{{ '1h' }}"},
+        "job": {"max_runtime": "{{ '6h' }}", "tags": "{{ {'a': 'b'} }}"},
+        "automation": {"observe": {"keep": "{{ 9 }}d"}, "schedule": {"cron": "{{ ['0 3 * * *'] }}"}},
+        "columns": [{"name": "a", "min": "{{ 1 }}", "max": 2, "accepted_values": "{{ [1] }}"}],
+        "op": {"pool": "{{ 'big' }}"},
+        "key_prefix": "{{ ['a', 'b'] }}",
+        "topic_prefix": "{{ 'west' }}",
+        "tags": "{{ {'a': 'b'} }}",
+        "run": {"max_seconds": "{{ 60 }}"},
+    }
+    found = specs(loaded({**MINIMAL, **given}))
+    assert found["a/b/accepted"].freshness_policy is not None
+    assert "'0s' is too short" in refused({**MINIMAL, "job": {"max_runtime": "{{ '0s' }}"}})
+    assert "must be longer than" in refused({**MINIMAL, "job": {"max_runtime": "{{ '9s' }}"}})
 
 
 def test_leases_become_a_short_tag() -> None:
