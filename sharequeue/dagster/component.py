@@ -1,20 +1,14 @@
-"""A share group as a Dagster component: its `defs.yaml` becomes definitions with `share_group_defs`.
-
-Dagster derives the JSON schema for `dg check yaml` from the model, and allows a text in place of every value, because
-a template may return the value. In its schema this is `anyOf`, whose errors name neither the field nor the expected
-value. The schema here uses `if` instead, so that the errors name both.
-"""
+"""A share group as a Dagster component: its `defs.yaml` becomes definitions with `share_group_defs`."""
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Annotated, Any, Self
 
 import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
-from pydantic import BaseModel, Field, PrivateAttr, create_model, model_validator
+from pydantic import BaseModel, Field, PrivateAttr
 
 from sharequeue.dagster.asset_keys import require_own_keys
 from sharequeue.dagster.assets.accepted import process
@@ -25,7 +19,7 @@ from sharequeue.dagster.names import NameCollision
 from sharequeue.dagster.scaffolder import ShareGroupScaffolder
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.templates import require_known_variables
-from sharequeue.domain.names import nearest
+from sharequeue.dagster.yaml_schema import with_plain_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +90,7 @@ class ShareGroupComponent(ShareGroup, dg.Component):
     def get_model_cls(cls) -> type[BaseModel] | None:
         """Return the model of the attributes; its JSON schema names the wrong field and the expected value."""
         model = super().get_model_cls()
-        return None if model is None else _with_plain_schema(model)
+        return None if model is None else with_plain_schema(model)
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
@@ -202,93 +196,6 @@ def _named(what: str) -> Iterator[None]:
 def _places(components: Sequence[ShareGroupComponent]) -> str:
     """Return the files and lines of components."""
     return ", ".join(sorted(each._place for each in components))
-
-
-class _PlainSchema(BaseModel):
-    """A base of a model whose JSON schema is the one of `ShareGroup`, with templates allowed.
-
-    It rejects unknown names in nested fields itself: for these, Dagster's model has an error for each type of each
-    field above them.
-    """
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_known_names(cls, attributes: Any) -> Any:
-        schema = ShareGroup.model_json_schema()
-        for name, value in attributes.items() if isinstance(attributes, Mapping) else ():
-            _require_known(name, value, schema["properties"].get(name, {}), schema["$defs"])
-        return attributes
-
-    @classmethod
-    def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the JSON schema: fields that a subclass of the component has added are as Dagster derives them."""
-        schema, ours = super().model_json_schema(*args, **kwargs), ShareGroup.model_json_schema()
-        known = [*schema["properties"]]
-        for model in (*ours["$defs"].values(), ours):
-            names = known if model is ours else [*model["properties"]]
-            # An error of this points to the line of the unknown field and names the known ones; an error of
-            # `additionalProperties: false` and of `propertyNames` points to the field above.
-            model["additionalProperties"] = {"const": f"one of the fields {', '.join(names)}"}
-            model["properties"] = {
-                name: _plain(field, ours["$defs"]) for name, field in model["properties"].items()
-            }
-        return {
-            **schema,
-            "additionalProperties": ours["additionalProperties"],
-            "properties": schema["properties"] | ours["properties"],
-            "$defs": schema.get("$defs", {}) | ours["$defs"],
-        }
-
-
-@cache
-def _with_plain_schema(model: type[BaseModel]) -> type[BaseModel]:
-    return create_model(model.__name__, __base__=(_PlainSchema, model), __module__=model.__module__)
-
-
-def _require_known(path: str, value: Any, field: Mapping[str, Any], models: Mapping[str, Any]) -> None:
-    """Raise ValueError for an unknown name in a nested field, with the known ones."""
-    for option in field.get("anyOf", [field]):
-        if isinstance(value, Sequence) and not isinstance(value, str) and "items" in option:
-            for number, each in enumerate(value):
-                _require_known(f"{path}[{number}]", each, option["items"], models)
-        if "$ref" in option and isinstance(value, Mapping):
-            known = _model(option, models)["properties"]
-            for name, inner in value.items():
-                if name not in known:
-                    raise ValueError(f"{path} has no field {name!r}. {nearest(str(name), known, 'fields')}")
-                _require_known(f"{path}.{name}", inner, known[name], models)
-
-
-def _plain(field: Mapping[str, Any], models: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a field with `if` in place of `anyOf`, and with a text in braces for every type."""
-    options = field.get("anyOf", [field])
-    typed = {_model(option, models)["type"]: option for option in options}
-    rest = {name: value for name, value in field.items() if name in ("title", "description", "default")}
-    return {
-        **rest,
-        "type": [*typed, *({"string"} - typed.keys())],
-        "examples": [rest.get("default") or "..."],
-        "allOf": [
-            {"if": {"type": name}, "then": option} for name, option in typed.items() if name != "string"
-        ]
-        + [{"if": {"type": "string"}, "then": _text(typed)}],
-    }
-
-
-def _text(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a text: a template, or a value if the field's type is text."""
-    template = {"pattern": r"\{\{"}
-    if "string" not in typed:
-        return {"if": template, "else": {"type": [*typed]}}
-    return {
-        "if": template,
-        "else": {name: value for name, value in typed["string"].items() if name == "enum"},
-    }
-
-
-def _model(option: Mapping[str, Any], models: Mapping[str, Any]) -> Mapping[str, Any]:
-    named: Mapping[str, Any] = models[option["$ref"].rpartition("/")[2]] if "$ref" in option else option
-    return named
 
 
 __all__ = ["ShareGroupComponent"]
