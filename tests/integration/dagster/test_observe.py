@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from sharequeue.dagster import StateResource, position, share_group_defs
 from sharequeue.dagster.assets.reports import spso_and_lag_asset
-from sharequeue.dagster.automation import Automation, LagSensor
+from sharequeue.dagster.automation import Automation, Freshness, LagSensor
 from sharequeue.dagster.names import MEMBER_TAG
 from sharequeue.dagster.reports import figures
 from sharequeue.dagster.resources import SettingsResource
@@ -48,6 +48,8 @@ REPORT, LETTERS = dg.AssetKey(["g", "spso_and_lag"]), dg.AssetKey(["g", "dead_le
 ALWAYS = [each.name for each in STATE_CHECKS if not each.bound]
 """The checks that every group has."""
 OBSERVED = ObservedAssets(ACCEPTED, REPORT, LETTERS, [REPORT, LETTERS], "g_checks")
+STALE_AT_ONCE = Freshness.model_construct(fail_window="0.001s")
+"""Shorter than a `defs.yaml` may have it."""
 Tick = Callable[..., Any]
 
 
@@ -270,7 +272,7 @@ def test_an_idle_queue_stays_fresh(tick: Tick, instance: dg.DagsterInstance, at:
     assert next(iter(made.metadata)) == "report"
     assert Path(str(made.metadata["report_file"].value)).read_text().startswith("<!doctype html>")
     assert not events(tick(**hours), dg.AssetMaterialization)
-    assert events(tick(freshness={"fail_window": "0.001s"}), dg.AssetMaterialization)
+    assert events(tick(freshness=STALE_AT_ONCE), dg.AssetMaterialization)
 
 
 def test_accepted_is_fresh_while_nothing_waits(
@@ -288,7 +290,7 @@ def test_accepted_is_fresh_while_nothing_waits(
     # What Dagster's catalog shows of the last run stays; the number of rows may have changed since.
     of_run: dict[str, Any] = {"dagster/uri": "file:///output", "dagster/row_count": 5}
     instance.report_runless_asset_event(dg.AssetMaterialization(ACCEPTED, metadata=of_run))
-    again = events(tick(freshness={"fail_window": "0.001s"}), dg.AssetMaterialization)
+    again = events(tick(freshness=STALE_AT_ONCE), dg.AssetMaterialization)
     (metadata,) = [each.metadata for each in again if each.asset_key == ACCEPTED]
     assert metadata["dagster/uri"].value == "file:///output"
     assert "dagster/row_count" not in metadata
