@@ -140,7 +140,7 @@ def _of_files(stores: Iterable[tuple[fs.FileSystem, list[str]]], schema: pa.Sche
     parquet = ds.ParquetFileFormat(
         # Spark may write times as INT96, which Arrow would read as nanoseconds: these end in the year 2262.
         coerce_int96_timestamp_unit="us",
-        # Without it, two flipped bytes in five give other values, and no error.
+        # Without it, most flipped bytes are other values, and no error.
         default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
     )
     parts = [ds.dataset(files, schema=schema, format=parquet, filesystem=store) for store, files in stores]

@@ -107,7 +107,8 @@ def compact(
             continue
         file_count = max(1, -(-sum(sizes[folder] for folder in some) // target_bytes))
         rows = read_counted(spark, some).coalesce(file_count)
-        new = write_folder(spark, settings, state, group, sink, rows, on_step)
+        with reads_what_counts(some):
+            new = write_folder(spark, settings, state, group, sink, rows, on_step)
         found = _records_in(new.rows)
         if found is not None and found != records:
             raise CompactionFailed(

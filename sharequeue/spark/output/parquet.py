@@ -27,7 +27,7 @@ def read_parquet(
 ) -> DataFrame:
     """Return the rows with all columns that any of these folders has, or those of `schema`. Raises ColumnChanged.
 
-    A file that is missing or cannot be read is an error, also where the session skips such files.
+    A file that is missing, changed or cannot be read is an error, also where the session skips such files.
     """
     if schema is None:
         shapes = _shapes(spark, paths)
@@ -36,7 +36,9 @@ def read_parquet(
 
 
 def _reader(spark: SparkSession) -> DataFrameReader:
-    return spark.read.options(ignoreMissingFiles="false", ignoreCorruptFiles="false")
+    strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+    # Spark writes these checksums, and compares them only then: otherwise a flipped byte may be another value.
+    return spark.read.options(**strict, **{"parquet.page.verify-checksum.enabled": "true"})
 
 
 def _shapes(spark: SparkSession, paths: Sequence[str]) -> list[sql.StructType]:
