@@ -30,7 +30,7 @@ class OutputNotReachable(PipelineError):
 
 
 class OutputDamaged(OutputNotReachable):
-    """Files of an output are missing, or can no longer be read; the message names the leases."""
+    """Files of an output are missing, changed, or can no longer be read; the message names the leases."""
 
 
 def changed(column: str, one: str, other: str) -> ColumnChanged:

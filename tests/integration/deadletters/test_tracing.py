@@ -24,6 +24,7 @@ from sharequeue.kafka import reading
 from sharequeue.kafka.reading import open_consumer
 from tests import single
 from tests.fixtures.deadletters import GivenUp, execute
+from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic
 
 Make = Callable[..., GivenUp]
@@ -181,6 +182,22 @@ def test_another_topic_of_the_same_name_is_named(given_up: Make) -> None:
     details = [each.detail or "" for each in trace(case, 0) if each.event == "note"]
     assert any("it was created again, so this is another record" in each for each in details)
     assert names(trace(case, 0)).count("rejected") == 1
+
+
+def test_what_retention_took_before_it_was_processed_is_lost(given_up: Make) -> None:
+    """A record that waited for its next delivery, and one that had none: also before the group has seen it."""
+    case = given_up()
+    case.produce(4)
+    (at,) = case.observe()
+    lease = single.acquire(case.state, at, "member", None, 2)
+    assert lease is not None
+    single.acknowledge(case.state, lease, {AcknowledgeType.RELEASE: lease.offsets})
+    delete_before(case.settings, case.topic, 3)
+    gone = "retention has removed the record: the group counts it as lost when it next reads the log's start"
+    assert only(trace(case, 1), "available").detail == only(trace(case, 2), "not leased").detail == gone
+    case.observe()
+    assert names(trace(case, 1)) == ["note", "leased", "released", "lost"]
+    assert names(trace(case, 2)) == ["note", "lost"]
 
 
 def test_an_operators_act_is_in_the_trace(given_up: Make) -> None:
