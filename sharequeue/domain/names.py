@@ -19,6 +19,8 @@ LONGEST_NAME = 249
 
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SHOWN = 60
+_LARGEST = 2**63 - 1
+"""The largest `bigint`."""
 _LONGEST_FOLDER = 180
 """Characters; a name in a file system has at most 255 bytes."""
 
@@ -112,7 +114,9 @@ def finite(name: str, value: object, at_least: float = 0) -> float:
 
 
 def whole_number(name: str, value: object, at_least: int | None = None) -> int:
-    """Return an argument if it is a whole number. Raises TypeError if it is not, ValueError if it is too small."""
+    """Return an argument if it is a whole number that the database can hold. Raises TypeError if it is not a whole
+    number, ValueError if it is too small or too large.
+    """
     expected = "a whole number" if at_least is None else f"a whole number, {at_least:,} or more"
     try:
         number = operator.index(value)  # type: ignore[arg-type]
@@ -120,6 +124,8 @@ def whole_number(name: str, value: object, at_least: int | None = None) -> int:
         raise TypeError(f"{name} is {value!r}, of type {type(value).__name__}: expected {expected}") from None
     if at_least is not None and number < at_least:
         raise ValueError(f"{name} is {number}: expected {expected}")
+    if abs(number) > _LARGEST:
+        raise ValueError(f"{name} is {number}: expected at most {_LARGEST:,}")
     return number
 
 

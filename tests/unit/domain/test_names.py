@@ -1,13 +1,14 @@
-"""Names that become folders: of any text, one part of a path that belongs to this text alone."""
+"""Names that become folders: of any text, one part of a path that belongs to this text alone; and arguments."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 
-from sharequeue.domain.names import folder_name, is_folder_name
+from sharequeue.domain.names import folder_name, is_folder_name, whole_number
 
 TEXTS = (
     *("flight-delays", "Ä ü", "a b", "a%20b", "a/b", "a%2Fb", "a\\b", "a:b", "a*b?", "a\nb", "a\0b"),
@@ -36,3 +37,15 @@ def test_different_texts_have_different_names() -> None:
 def test_some_texts_are_no_names_as_they_are(name: str) -> None:
     """They are steps in a path, are left out by readers, or have characters that no name has."""
     assert not is_folder_name(name)
+
+
+def test_a_whole_number_is_one_that_the_database_can_hold() -> None:
+    """A number of NumPy is one, too."""
+    assert whole_number("n", np.int64(2**63 - 1), 1) == 2**63 - 1
+    for value, error, said in (
+        (2**63, ValueError, "n is 9223372036854775808: expected at most 9,223,372,036,854,775,807"),
+        (0, ValueError, "n is 0: expected a whole number, 1 or more"),
+        (1.0, TypeError, "n is 1.0, of type float: expected a whole number, 1 or more"),
+    ):
+        with pytest.raises(error, match=said):
+            whole_number("n", value, 1)
