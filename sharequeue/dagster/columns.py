@@ -68,6 +68,14 @@ class ColumnFields(dg.Model, dg.Resolvable):
             )
         if any(isinstance(value, float) and math.isnan(value) for value in values):
             raise ValueError("accepted_values has NaN, which no value is equal to: leave it out")
+        if (
+            len({next(kind for kind in (str, bool, object) if isinstance(value, kind)) for value in values})
+            > 1
+        ):
+            raise ValueError(
+                f"accepted_values has values of different types, and a column has one: {list(values)}. Put texts in "
+                "quotes, such as '1'"
+            )
         return values
 
     @model_validator(mode="after")

@@ -94,6 +94,8 @@ def test_each_constraint_is_a_check() -> None:
         ({"name": "a", "max": math.inf}, "expected a finite number, but it is inf"),
         ({"name": "a", "accepted_values": []}, "accepted_values is empty: expected a value or more"),
         ({"name": "a", "accepted_values": [1.5, math.nan]}, "accepted_values has NaN"),
+        ({"name": "a", "accepted_values": ["a", 1]}, r"of different types, and a column has one: \['a', 1\]"),
+        ({"name": "a", "accepted_values": [True, 1]}, "Put texts in quotes, such as '1'"),
     ],
 )
 def test_a_wrong_column_is_refused(given: dict[str, Any], words: str) -> None:

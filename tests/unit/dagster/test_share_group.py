@@ -392,7 +392,7 @@ def test_an_unknown_field_of_a_column_is_named() -> None:
     """Also in a list, where Dagster would report an error for each type of each field."""
     message = refused({**MINIMAL, "columns": [{"name": "note"}, {"name": "price", "minimum": 1}]})
     assert "columns[1] has no field 'minimum'. Did you mean min" in message
-    columns = [{"name": "note", "not_null": True, "accepted_values": ["{{ env.HOME }}", 1]}]
+    columns = [{"name": "note", "not_null": True, "accepted_values": ["{{ env.HOME }}", "1"]}]
     checks = loaded({**MINIMAL, "columns": columns}).asset_checks or ()
     assert "orders_columns" in {each.node_def.name for each in checks}
 
