@@ -44,10 +44,16 @@ class _PlainSchema(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _has_known_names_and_types(cls, attributes: Any) -> Any:
+        if not isinstance(attributes, Mapping):
+            return attributes
         fields, models = _fields_of(cls)
-        for name, value in attributes.items() if isinstance(attributes, Mapping) else ():
-            _require_valid(name, value, fields.get(name, {}), models)
-        return attributes
+        checked = {
+            name: _checked(name, value, fields[name], models)
+            for name, value in attributes.items()
+            if name in fields
+        }
+        # What is in a translation is for Dagster to read.
+        return {**attributes, **{name: value for name, value in checked.items() if name not in _OF_COMPONENT}}
 
     @classmethod
     def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -89,26 +95,30 @@ def _fields_of(model: type[_PlainSchema]) -> tuple[_Schema, _Schema]:
     return of_component | ours["properties"], derived.get("$defs", {}) | ours["$defs"]
 
 
-def _require_valid(path: str, value: Any, field: _Schema, models: _Schema) -> None:
-    """Raise ValueError for a value of a wrong type, and for a wrong, unknown or missing name in it, at any depth."""
+def _checked(path: str, value: Any, field: _Schema, models: _Schema) -> Any:
+    """Return a value as Dagster must get it, so that a text stays one (`_kept`).
+
+    Raises ValueError for a value of a wrong type, and for a wrong, unknown or missing name in it, at any depth.
+    """
+    if isinstance(value, str) and "{{" in value:
+        return value
     options = [_model(option, models) for option in _options(field)]
-    if not options or not all("type" in option for option in options) or _is_template(value):
-        return
-    if isinstance(value, str) and not any(option["type"] == "string" for option in options):
-        value = _literal(value)
-    types = _types(value)
+    if not all("type" in option for option in options):
+        return value
+    is_text = not options or any(option["type"] == "string" for option in options)
+    meant = _literal(value) if isinstance(value, str) and not is_text else value
+    types = _types(meant)
     fitting = [option for option in options if option["type"] in types]
-    if not fitting:
+    if options and not fitting:
         raise ValueError(f"{path} is {_shown(value)}: expected {' or '.join(_words(options))}")
-    if len(fitting) > 1:
-        return
-    (option,) = fitting
-    if value not in option.get("enum", [value]):
+    option = fitting[0] if len(fitting) == 1 else {}
+    if meant not in option.get("enum", [meant]):
         raise ValueError(f"{path} is {_shown(value)}: expected {' or '.join(option['enum'])}")
     if "properties" in option:
-        _require_names(path, value, option)
-    for name, each, inner in _inner(path, value, option):
-        _require_valid(name, each, inner, models)
+        _require_names(path, meant, option)
+    if isinstance(value, str):
+        return _kept(value) if is_text else value
+    return _inner(path, value, option, models)
 
 
 def _require_names(path: str, value: Mapping[str, Any], option: _Schema) -> None:
@@ -124,15 +134,19 @@ def _require_names(path: str, value: Mapping[str, Any], option: _Schema) -> None
             )
 
 
-def _inner(path: str, value: Any, option: _Schema) -> Iterator[tuple[str, Any, _Schema]]:
-    """Yield the values in a value, each with its path and its schema."""
+def _inner(path: str, value: Any, option: _Schema, models: _Schema) -> Any:
+    """Return a value whose inner values are checked."""
     if isinstance(value, Mapping):
         known, others = option.get("properties", {}), option.get("additionalProperties")
-        for name, each in value.items():
-            yield f"{path}.{name}", each, known.get(name, others if isinstance(others, Mapping) else {})
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        for number, each in enumerate(value):
-            yield f"{path}[{number}]", each, option.get("items", {})
+        rest = others if isinstance(others, Mapping) else {}
+        return {
+            name: _checked(f"{path}.{name}", each, known.get(name, rest), models)
+            for name, each in value.items()
+        }
+    if isinstance(value, list):
+        items = option.get("items", {})
+        return [_checked(f"{path}[{number}]", each, items, models) for number, each in enumerate(value)]
+    return value
 
 
 def _options(field: _Schema) -> Sequence[_Schema]:
@@ -173,15 +187,16 @@ def _words(options: Sequence[_Schema]) -> Iterator[str]:
 
 
 def _literal(text: str) -> Any:
-    """Return what Dagster makes of a text in place of another value: `"5"` is a number."""
+    """Return what Dagster makes of a text: of `"5"` a number, of `"None"` nothing, of `"'a'"` one without quotes."""
     try:
-        return ast.literal_eval(text)
+        return ast.literal_eval(ast.parse(text, mode="eval"))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
 
 
-def _is_template(value: Any) -> bool:
-    return isinstance(value, str) and "{{" in value
+def _kept(text: str) -> str:
+    """Return the text of which Dagster makes this one."""
+    return text if _literal(text) is text else repr(text)
 
 
 def _shown(value: Any) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import dagster as dg
 import pytest
 from dagster_shared.yaml_utils.sample_yaml import generate_sample_yaml
 from jsonschema import Draft202012Validator
 
 from sharequeue.dagster import ShareGroupComponent
-from tests.fixtures.dagster_yaml import MINIMAL, loaded, refused
+from tests.fixtures.dagster_yaml import MINIMAL, refused
 
 
 def problems(**given: Any) -> dict[str, list[str]]:
@@ -129,13 +130,40 @@ def test_a_wrong_type_is_one_error_when_the_file_is_loaded(given: dict[str, Any]
     assert "1 validation error for" in told
 
 
-def test_texts_that_dagster_reads_as_values_are_values() -> None:
-    """Quotes around a number or a list change nothing, as in Dagster."""
+TEXTS = ["5", "1.0", "2024_01", "None", "'a'", "(1, 2)", "true", "a"]
+
+
+def test_a_text_in_quotes_stays_a_text() -> None:
+    """Where there may be a text: Dagster alone would make numbers and other values of some. Elsewhere it does."""
     given = {
-        "run": {"max_records": "5"},
+        "group": "5",
+        "topics": ["2024_01", "7"],
+        "tags": {"version": "1"},
+        "columns": [{"name": "a", "accepted_values": TEXTS, "description": "6"}],
+        "job": {"tags": {"a": "5", "b": {"c": ["7", 8]}}, "max_runtime": "6h"},
+        "run": {
+            "max_records": "5",
+            "launch": {
+                "client": "a",
+                "arguments": {"command": TEXTS, "env": {"A": "1"}, "n": 5, "t": "{{ 6 }}"},
+            },
+        },
         "automation": {"sensor": {"enabled": "yes"}},
-        "topics": "['a', 'b']",
+        "owners": "['team:a']",
     }
-    defs = loaded({**MINIMAL, **given})
-    keys = {spec.key.to_user_string() for spec in defs.resolve_all_asset_specs()}
-    assert {"kafka/a", "kafka/b"} <= keys
+    model = ShareGroupComponent.get_model_cls()
+    assert model is not None
+    attributes = model.model_validate({**MINIMAL, **given})
+    queue = ShareGroupComponent.load(attributes, dg.ComponentTree.for_test().load_context)
+    assert (queue.group, queue.name, queue.topics, queue.tags) == (
+        "5",
+        "5",
+        ["2024_01", "7"],
+        {"version": "1"},
+    )
+    (column,) = queue.columns
+    assert (column.accepted_values, column.description) == (TEXTS, "6")
+    assert queue.job.tags == {"a": "5", "b": {"c": ["7", 8]}}
+    assert queue.run.launch is not None
+    assert queue.run.launch.arguments == {"command": TEXTS, "env": {"A": "1"}, "n": 5, "t": 6}
+    assert (queue.run.max_records, queue.automation.sensor.enabled, queue.owners) == (5, True, ["team:a"])
