@@ -84,8 +84,13 @@ class _OpenIcebergTable:
                 f"this Spark session has no Iceberg: run {fetch_command('iceberg')}, which fetches it once, and set "
                 "SHAREQUEUE_SPARK_JARS=iceberg. A session of your own needs Iceberg's jar."
             )
+        session: Any = self.spark._jsparkSession
+        # Iceberg looks for the catalog in the configuration of the thread's active session. Only the thread in which
+        # the session was made has one by itself.
+        if not session.getActiveSession().isDefined():
+            session.setActiveSession(session)
         try:
-            table = load(self.spark._jsparkSession, self.table)
+            table = load(session, self.table)
         except (PySparkException, Py4JJavaError) as error:
             java = getattr(error, "java_exception", None)
             reason = first_line(error if java is None else str(java.getMessage()))
