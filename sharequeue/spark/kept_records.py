@@ -21,7 +21,7 @@ from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import AcknowledgeType, KeptRecords, KeptRow, Lease
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.spark.job_errors import SPARK_ERRORS
+from sharequeue.spark.job_errors import SPARK_ERRORS, cause_of
 from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets_of_folders
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.spark.output.damaged import is_damage, named_folders
@@ -146,7 +146,7 @@ class KeptFiles:
         missing = [row for row in rows.values() if is_damage(error, [row.location])]
         if not (changed or missing):
             return False
-        self._forget(changed or missing, first_line(error))
+        self._forget(changed or missing, cause_of(error))
         return True
 
     def _checked(self, asked: Mapping[int, KeptRow]) -> tuple[dict[int, OffsetSet], dict[int, str]]:
@@ -171,7 +171,7 @@ class KeptFiles:
                 except Exception as error:
                     if isinstance(error, SPARK_ERRORS) and not is_damage(error, [row.location]):
                         raise
-                    reason = first_line(error)
+                    reason = cause_of(error)
             if _has(found.get(at), row.offsets):
                 in_files[at] = found[at][0]
             else:
