@@ -23,6 +23,7 @@ from benchmarks.database import ALL_LOCKS, acknowledge, lease_all, note_version
 from benchmarks.harness import MADE_OF, median, number, seconds
 from sharequeue.database import Database
 from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.results.runs import STAGES
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.groups.configs import alter_group_configs
@@ -31,7 +32,6 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import down, up
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.reading.options import READER_OPTIONS
-from sharequeue.spark.report import STAGES
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.session import spark_session
 from sharequeue.state import State

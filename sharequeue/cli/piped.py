@@ -1,4 +1,4 @@
-"""A run that Dagster has launched by a Pipes client: it takes its order from the Pipes context, and answers.
+"""What Dagster has launched by a Pipes client: it takes its order from the Pipes context, and answers.
 
 Messages never fail a run. If they do not arrive, or nobody is there any more to read them, the run goes on, and says
 so on stderr.
@@ -13,26 +13,18 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
 from sharequeue.cli.failures import CommandRefused, code_of
 from sharequeue.cli.objects import load_object
-from sharequeue.database import Database
 from sharequeue.domain.errors import first_line
 from sharequeue.domain.final_errors import is_final
-from sharequeue.domain.settings import Settings
-from sharequeue.state import State
+from sharequeue.domain.results.launches import EXTRA, Answer, FailedRun, Order, line_of, order_of
 
 if TYPE_CHECKING:
     from dagster_pipes import PipesContext
-
-    from sharequeue.spark import Pipeline, RunReport
-    from sharequeue.spark.job import RunBounds
-    from sharequeue.spark.launches import LaunchedRun
 
 NO_PIPES = "NO_PIPES"
 _VARIABLE, _OPTION = "DAGSTER_PIPES_CONTEXT", "--dagster-pipes-context"
@@ -43,7 +35,7 @@ _NO_ORDER = "the Pipes context has no order for a run: only `run.launch` of a de
 class Piped:
     """The Pipes context of this process, and the order in it. Use it as a context manager: it closes the context."""
 
-    def __init__(self, context: PipesContext, order: LaunchedRun, *, shown: bool) -> None:
+    def __init__(self, context: PipesContext, order: Order, *, shown: bool) -> None:
         self.order = order
         self.log = logging.Logger("sharequeue.run", logging.INFO)
         self._messages = _Messages(context, shown=shown)
@@ -61,13 +53,12 @@ class Piped:
     def failures_reported(self) -> Iterator[None]:
         """Tell Dagster the error that the block raises; it is raised without the stack of Spark's JVM."""
         from sharequeue.spark.job_errors import for_user
-        from sharequeue.spark.launches import FailedRun
         from sharequeue.spark.signals import Terminated
 
         try:
             yield
         except (KeyboardInterrupt, Terminated):
-            self._messages.send(logging.INFO, "the driver was stopped, and gives back what it holds")
+            self._messages.send(logging.INFO, "the driver was stopped")
             raise
         except (Exception, SystemExit) as error:
             shown, whole = for_user(error) if isinstance(error, Exception) else (error, "")
@@ -78,27 +69,9 @@ class Piped:
             self._messages.answer(FailedRun(error=f"{code}: {shown}", final=final))
             raise
 
-    def run(self, settings: Settings, name: str | None) -> tuple[Pipeline, RunReport]:
-        """Do the run of the order, and answer with its result. Raises the errors of a run."""
-        from sharequeue.spark import spark_session
-        from sharequeue.spark.full_runs import full_run
-
-        order = self.order
-        job = _pipeline_of(order, name)
-        with Database.open(settings) as database:
-            done = full_run(
-                job,
-                settings,
-                state=State(database),
-                spark=lambda: spark_session(settings, f"group {job.group}"),
-                log=self.log,
-                client_id=order.client_id,
-                member_id=order.member_id,
-                keep=timedelta(seconds=order.keep_seconds),
-                **cast("RunBounds", order.bounds),
-            )
-        self._messages.answer(done)
-        return job, done.report
+    def answer(self, answer: Answer) -> None:
+        """Send an answer."""
+        self._messages.answer(answer)
 
 
 class _Messages(logging.Handler):
@@ -117,10 +90,8 @@ class _Messages(logging.Handler):
                 click.echo(text, err=True)
         self.send(record.levelno, text)
 
-    def answer(self, answer: Any) -> None:
+    def answer(self, answer: Answer | FailedRun) -> None:
         """Send an answer. Not as a detail: the instance may leave out those."""
-        from sharequeue.spark.launches import line_of
-
         self.send(logging.ERROR, line_of(answer))
 
     def send(self, level: int, text: str) -> None:
@@ -160,8 +131,6 @@ def opened_pipes(opener: str | None, *, shown: bool) -> Piped | None:
         )
     from dagster_pipes import DagsterPipesError, PipesContext
 
-    from sharequeue.spark.launches import EXTRA, LaunchedRun
-
     try:
         context = _default_context() if opener is None else load_object(opener)()
     except (DagsterPipesError, OSError) as error:
@@ -179,7 +148,7 @@ def opened_pipes(opener: str | None, *, shown: bool) -> Piped | None:
     if EXTRA not in context.extras:
         raise CommandRefused(_NO_ORDER, NO_PIPES)
     try:
-        return Piped(context, LaunchedRun.of(context.extras[EXTRA]), shown=shown)
+        return Piped(context, order_of(context.extras[EXTRA]), shown=shown)
     except ValueError as error:
         raise CommandRefused(error, NO_PIPES) from error
 
@@ -195,24 +164,9 @@ def _default_context() -> PipesContext | None:
         open_dagster_pipes,
     )
 
-    from sharequeue.spark.launches import EXTRA
-
     kind: Any = PipesCliArgsParamsLoader if _OPTION in sys.argv else PipesEnvVarParamsLoader
     loader = kind()
     with PipesDefaultContextLoader().load_context(loader.load_context_params()) as data:
         if EXTRA not in data["extras"]:
             return None
     return open_dagster_pipes(params_loader=loader)
-
-
-def _pipeline_of(order: LaunchedRun, name: str | None) -> Pipeline:
-    """Import the pipeline of an order, or that of this name. Raises CommandRefused if it is missing, and
-    WrongPipeline if it is another group's.
-    """
-    from sharequeue.spark.named_pipelines import named_pipeline
-
-    described = {**order.pipeline, **({} if name is None else {"name": name})}
-    job = named_pipeline(load_object(described["name"]), **described)
-    if order.deliveries_per_run is None:
-        return job
-    return replace(job, deliveries_per_run=order.deliveries_per_run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -13,15 +13,18 @@ import click
 from sharequeue.cli.failures import CommandRefused, code_of
 from sharequeue.cli.objects import load_job
 from sharequeue.cli.options import Finite, Whole, settings_options
+from sharequeue.cli.orders import carried_out
 from sharequeue.cli.output import Output, answers, flag, nested, number, text
 from sharequeue.cli.piped import Piped, opened_pipes
 from sharequeue.database import Database
 from sharequeue.domain.errors import PipelineError
+from sharequeue.domain.results.launches import LaunchedRun
+from sharequeue.domain.results.runs import FullRun
 from sharequeue.domain.settings import Settings
 from sharequeue.state import State
 
 if TYPE_CHECKING:
-    from sharequeue.spark import Pipeline, RunReport
+    from sharequeue.spark import RunReport
     from sharequeue.spark.job import RunBounds
 
 TRIED = 100
@@ -141,8 +144,8 @@ def run(
     stopped by Ctrl-C, 143 by SIGTERM; 2 the command line is wrong. Without `--follow`, `-o json` writes only one line
     of figures to stdout.
 
-    Where Dagster has launched it (`run.launch` in a defs.yaml), the job and the limits are those of Dagster, which
-    gets the progress and the result, and the exit code is 0 if the run did its work.
+    Where Dagster has launched it (`run.launch` in a defs.yaml), Dagster decides on the work, the job and the limits,
+    and gets the progress and the result. The exit code is 0 if the work is done.
     """
     # Imported here: other commands do not need Spark.
     from sharequeue.spark.leasing.budget import MAX_RECORDS
@@ -187,21 +190,31 @@ def run(
     if follow:
         output.note(str(followed))
         return
-    left = _left(settings, found, report)
+    left = _left(settings, report, found.topics)
     output.one_row({**asdict(report), "left": left}, str(report))
     if (left or not _is_known(report)) and not allow_left:
         context.exit(WORK_LEFT)
 
 
 def _run_piped(piped: Piped, settings: Settings, output: Output, job: str | None, has_limits: bool) -> None:
-    """Do the run that Dagster has launched, and print its figures."""
-    with pipeline_code(output, STOPPED), piped.failures_reported():
+    """Do what Dagster has launched this command for, and print the figures of a run."""
+    order = piped.order
+    stopped = STOPPED if isinstance(order, LaunchedRun) else "stopped"
+    with pipeline_code(output, stopped), piped.failures_reported():
         if has_limits:
             raise click.UsageError(
                 "Dagster has launched this run: give its limits in `run` of the defs.yaml, not on the command line"
             )
-        found, report = piped.run(settings, job)
-    output.one_row({**asdict(report), "left": _left(settings, found, report)}, str(report))
+        answers = []
+        for answer in carried_out(order, settings, job, piped.log):
+            piped.answer(answer)
+            answers.append(answer)
+    for answer in answers:
+        if isinstance(answer, FullRun):
+            left = _left(settings, answer.report, order.pipeline["topics"])
+            output.one_row({**asdict(answer.report), "left": left}, str(answer.report))
+        else:
+            output.note(str(answer))
 
 
 def _is_known(report: RunReport) -> bool:
@@ -216,13 +229,13 @@ def _print_report(output: Output, report: RunReport) -> None:
         sys.stdout.flush()
 
 
-def _left(settings: Settings, job: Pipeline, report: RunReport) -> int:
+def _left(settings: Settings, report: RunReport, topics: Sequence[str]) -> int:
     """Count the records for a later run: unfinished ones, and dead letters that this run could not write.
 
     Dead letters that a service writes do not count.
     """
     with Database.open(settings) as database:
-        found = [each for each in State(database).figures.describe(job.group) if each.topic in job.topics]
+        found = [each for each in State(database).figures.describe(report.group) if each.topic in topics]
     letters = report.dead_letters.left if report.dead_letters else 0
     return sum(each.lag - each.archiving for each in found) + letters
 

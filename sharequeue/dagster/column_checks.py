@@ -108,12 +108,13 @@ def column_checks(group: ShareGroup, asset: dg.AssetKey) -> list[dg.AssetChecksD
     def checks(
         context: dg.AssetCheckExecutionContext, sharequeue_state: StateResource
     ) -> Iterator[dg.AssetCheckResult]:
-        sink = sink_of(group.pipeline, group.group)
+        state, launched = sharequeue_state.state, group.run.launch is not None
+        sink = sink_of(group.pipeline, group.group, state, launched=launched)
         selected = {key.name for key in context.selected_asset_check_keys}
         for each in every:
             if each.name in selected:
                 last = _last(context.instance, dg.AssetCheckKey(asset, each.name))
-                yield _judged(each, asset, sharequeue_state.state, group.group, sink, last)
+                yield _judged(each, asset, state, group.group, sink, last)
 
     return [checks]
 

@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from sharequeue.dagster.names import PIPELINE, SUMMARY, dagster_name
+from sharequeue.dagster.names import LAUNCHED, PIPELINE, SUMMARY, dagster_name
 from sharequeue.dagster.references import Reference
 from sharequeue.dagster.resources import SettingsResource, SparkResource
 from sharequeue.database import Database
 from sharequeue.domain.errors import first_line
-from sharequeue.domain.names import folder_name, nearest
+from sharequeue.domain.names import nearest
 from sharequeue.domain.settings import Settings
 from sharequeue.outputs.dataset import OpenOutput, open_output
 from sharequeue.outputs.errors import NotFiles
+from sharequeue.outputs.manifest import newest_sink
+from sharequeue.outputs.stores import filesystem_of
+from sharequeue.outputs.summaries import summary_file
 from sharequeue.state import State
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import DataFrame, SparkSession
 
 _GROUP = "share_group"
@@ -75,34 +76,40 @@ class OutputIOManager(dg.ConfigurableIOManager):
             raise dg.Failure(f"{context.asset_key.to_user_string()}: {error}", allow_retries=False) from error
 
     def _load(self, kind: tuple[str, str], of_asset: Mapping[str, Any], columns: Sequence[str] | None) -> Any:
-        settings, group = self.settings.load(), str(of_asset[_GROUP])
+        settings, group, launched = self.settings.load(), str(of_asset[_GROUP]), LAUNCHED in of_asset
         if SUMMARY in of_asset:
-            return self._load_summary(kind, summary_file(settings, group, of_asset[SUMMARY]), columns)
-        sink = sink_of(str(of_asset[PIPELINE]), group)
+            root = summaries_root(settings, launched=launched)
+            return self._load_summary(kind, root, dagster_name(group), str(of_asset[SUMMARY]), columns)
         with Database.open(settings) as database:
+            state = State(database)
+            sink = sink_of(str(of_asset[PIPELINE]), group, state, launched=launched)
             if kind != _SPARK:
-                return _KINDS[kind](_chosen(open_output(State(database), group, sink, known=[sink]), columns))
+                return _KINDS[kind](_chosen(open_output(state, group, sink, known=[sink]), columns))
             from sharequeue.spark import read_output
 
             session = self.spark.session(f"{group} output")
-            return _selected(
-                session, read_output(session, State(database), group, sink, known=[sink]), columns
-            )
+            return _selected(session, read_output(session, state, group, sink, known=[sink]), columns)
 
-    def _load_summary(self, kind: tuple[str, str], file: "Path", columns: Sequence[str] | None) -> Any:
-        if not file.exists():
-            raise _NotLoaded(f"there is no file {file} yet: materialize the summary first")
-        if kind == _SPARK:
-            session = self.spark.session("summary")
-            return _selected(session, session.read.parquet(str(file)), columns)
+    def _load_summary(
+        self, kind: tuple[str, str], root: str, output: str, summary: str, columns: Sequence[str] | None
+    ) -> Any:
         from pyarrow import ArrowInvalid
         from pyarrow.dataset import dataset
+        from pyarrow.fs import FileType
 
+        store, path = filesystem_of(root)
+        file, shown = summary_file(path, output, summary), summary_file(root, output, summary)
+        if store.get_file_info(file).type == FileType.NotFound:
+            raise _NotLoaded(f"there is no file {shown} yet: materialize the summary first")
+        if kind == _SPARK:
+            session = self.spark.session("summary")
+            return _selected(session, session.read.parquet(shown), columns)
         try:
-            return _KINDS[kind](_chosen(OpenOutput(dataset(str(file), format="parquet"), {}), columns))
+            rows = OpenOutput(dataset(file, format="parquet", filesystem=store), {})
+            return _KINDS[kind](_chosen(rows, columns))
         except (ArrowInvalid, OSError) as error:
             raise _NotLoaded(
-                f"{file} cannot be read: materialize the summary again. The error: {first_line(error)}"
+                f"{shown} cannot be read: materialize the summary again. The error: {first_line(error)}"
             ) from error
 
 
@@ -110,9 +117,11 @@ class _NotLoaded(Exception):
     """An input that cannot be loaded; the message has the reason."""
 
 
-def summary_file(settings: Settings, group: str, name: str) -> "Path":
-    """Return the file of a merged summary."""
-    return settings.local_output / folder_name(dagster_name(group)) / f"{name}.parquet"
+def summaries_root(settings: Settings, *, launched: bool) -> str:
+    """Return the root of the files of summaries: the outputs, if a driver elsewhere writes them, which may have no
+    folder of this machine.
+    """
+    return settings.output if launched else str(settings.local_output)
 
 
 def _columns(context: dg.InputContext) -> Sequence[str] | None:
@@ -184,14 +193,16 @@ def _kind(context: dg.InputContext) -> tuple[str, str]:
     return kind
 
 
-def sink_of(pipeline: str, group: str) -> str:
+def sink_of(pipeline: str, group: str, state: State, *, launched: bool) -> str:
     """Return the sink of a pipeline; a plain handler has the output of its group. The pipeline is imported, which
-    does not start Spark.
+    does not start Spark, unless its driver is launched elsewhere: then the state has the sink.
     """
+    if launched:
+        return newest_sink(state, group) or dagster_name(group)
     from sharequeue.spark import Pipeline
 
     found = Reference.parse(pipeline).load()
     return found.sink if isinstance(found, Pipeline) else dagster_name(group)
 
 
-__all__ = ["OutputIOManager", "sink_of", "summary_file"]
+__all__ = ["OutputIOManager", "sink_of", "summaries_root"]

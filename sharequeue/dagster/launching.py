@@ -20,8 +20,8 @@ _NOT_STARTED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM
 
 
 class Launch(dg.Model, dg.Resolvable):
-    """The Pipes client that starts the driver of `accepted` somewhere else. Without it, Dagster's process is the
-    driver.
+    """The Pipes client that starts the drivers of `accepted`, summaries, replays and publications somewhere else.
+    Without it, Dagster's process is the driver.
     """
 
     client: str = Field(description="The key of a Pipes client among the resources of the code location.")

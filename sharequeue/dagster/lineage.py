@@ -23,6 +23,7 @@ from sharequeue.dagster.columns import OF_A_RECORD
 from sharequeue.dagster.names import (
     ASSET_TAG,
     GROUP_TAG,
+    LAUNCHED,
     OWN_TAGS,
     PIPELINE,
     SUMMARY,
@@ -321,9 +322,11 @@ def _base(group: ShareGroup, name: str, description: str, kinds: set[str]) -> dg
     if name != ACCEPTED and name not in group.summaries:
         return spec
     of_summary = {} if name == ACCEPTED else {SUMMARY: name}
-    return spec.merge_attributes(metadata={PIPELINE: group.pipeline, **of_summary}).with_io_manager_key(
-        IO_MANAGER
-    )
+    launch = group.run.launch
+    launched = {} if launch is None else {LAUNCHED: launch.client}
+    return spec.merge_attributes(
+        metadata={PIPELINE: group.pipeline, **of_summary, **launched}
+    ).with_io_manager_key(IO_MANAGER)
 
 
 def _code(named: str) -> Mapping[str, Any]:

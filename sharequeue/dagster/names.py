@@ -28,8 +28,10 @@ CLIENT_ID_PREFIX = "dagster-run-"
 """The prefix of a member's client id, followed by the id of its run, so that the run of a member can be found."""
 QUEUE_TAG = "sharequeue/queue"
 """On each run of a queue's jobs: the prefix of its asset keys, by which its runs are found."""
-PIPELINE, SUMMARY = "pipeline", "summary"
-"""In the metadata of an asset whose rows are in files: its pipeline, and the name of a summary."""
+PIPELINE, SUMMARY, LAUNCHED = "pipeline", "summary", "launched_by"
+"""In the metadata of an asset whose rows are in files: its pipeline, the name of a summary, and the Pipes client that
+starts its driver.
+"""
 REPLAY_TAG = "sharequeue/replay"
 """On a run that replays records of a group, in place of the group's tag: it is not a run of the group."""
 

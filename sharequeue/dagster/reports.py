@@ -26,7 +26,7 @@ from sharequeue.reports.remarks import lines_of
 from sharequeue.state.journal import Day, DayOutcome
 
 if TYPE_CHECKING:
-    from sharequeue.spark.report import RunReport
+    from sharequeue.domain.results.runs import RunReport
 
 Metadata = dict[str, Any]
 

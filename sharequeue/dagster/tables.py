@@ -2,15 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
-from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
 from sharequeue.domain.figures import SharePartitionStatus, figures_of, words_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Columns = Mapping[str, str]
 """The names of columns, each with Dagster's name of its type."""
@@ -61,33 +57,6 @@ def column_schema(columns: Columns) -> dict[str, Any]:
             columns=[dg.TableColumn(name, kind) for name, kind in columns.items()]
         )
     }
-
-
-def preview(frame: "pd.DataFrame", rows: int) -> dg.TableMetadataValue:
-    """Return the first rows of a small table."""
-    kinds = {"i": "int", "u": "int", "f": "float", "b": "bool"}
-    columns = {str(name): kinds.get(kind.kind, "string") for name, kind in frame.dtypes.items()}
-    return table(
-        columns,
-        (
-            [_plain(value, kind) for value, kind in zip(row, columns.values(), strict=True)]
-            for row in frame.head(rows).itertuples(index=False)
-        ),
-    )
-
-
-def _plain(value: Any, kind: str) -> str | int | float | bool | None:
-    """Return a cell as a JSON value: JSON does not support numpy's numbers."""
-    from pandas import isna
-    from pandas.api.types import is_scalar
-
-    if is_scalar(value) and isna(value):
-        return None
-    # JSON has no infinity, and Dagster's page would not show the row.
-    if kind == "float" and not isfinite(value):
-        return str(value)
-    made: dict[str, type[int | float | bool]] = {"int": int, "float": float, "bool": bool}
-    return made.get(kind, str)(value)
 
 
 def _cell(value: Any) -> Any:

@@ -13,6 +13,8 @@ from sharequeue.domain.names import nearest
 from sharequeue.outputs.errors import NoSuchSink, NotFiles
 from sharequeue.state import State
 
+EXCEPTIONS = "-exceptions"
+"""The end of the name of a sink of failures."""
 ELSEWHERE = "sink:"
 """The beginning of a location in the manifest that is not a folder."""
 PENDING = f"{ELSEWHERE}pending:"
@@ -27,6 +29,19 @@ def read_manifest(state: State, group: str, sink: str) -> tuple[str, ...]:
     Raises NotFiles when the sink's rows are not in files.
     """
     return tuple(leases_by_folder(state, group, sink))
+
+
+def newest_sink(state: State, group: str) -> str | None:
+    """Return the sink of accepted rows of the newest lease that has some; None if the group has none.
+
+    A lease also writes its failures and summaries, to sinks whose names begin with that of its accepted rows.
+    """
+    newest = [
+        (row.lease_id, -len(sink), sink)
+        for sink in state.outputs.sinks(group)
+        if not sink.endswith(EXCEPTIONS) and (row := state.outputs.newest(group, sink)) is not None
+    ]
+    return max(newest)[2] if newest else None
 
 
 def leases_by_folder(

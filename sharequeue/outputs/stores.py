@@ -10,7 +10,7 @@ from sharequeue.domain.settings.addresses import is_uri
 if TYPE_CHECKING:
     from pyarrow import fs
 
-_ONE_TREE = ("file", "hdfs", "viewfs")
+ONE_TREE = ("file", "hdfs", "viewfs")
 """Schemes whose file systems have the authority (a host) in the client, and not in the path."""
 
 
@@ -38,6 +38,6 @@ def path_in(location: str) -> str:
     if not place.startswith("//"):
         return place
     authority, slash, path = place.removeprefix("//").partition("/")
-    if scheme in _ONE_TREE:
+    if scheme in ONE_TREE:
         return slash + path
     return f"{authority.partition('@')[0]}{slash}{path}"

@@ -36,13 +36,14 @@ The modules, in the order in which a record passes through them:
   holds those behind the first one of their key that was not accepted.
 - `sinks/`: where accepted rows go.
 - `replays/`: the handler on records outside the group's leases: on past records, or for a trial.
-- `full_runs`: a run with its member, its history and its sweeps, as Dagster has it, in its own process or elsewhere
-  (`launches`). `named_pipelines`: the pipeline that a configuration names.
+- `full_runs`: a run with its member, its history and its sweeps, as Dagster has it, in its own process or elsewhere.
+  `merged_summaries`: a summary in its file. `full_publications`: replays published. `named_pipelines`: the pipeline
+  that a configuration names.
 
 In addition: `session` makes the Spark session (`submitted`: that of `spark-submit`), `registry` reads schemas from a
 schema registry, `spark_jobs` cancels its jobs of a run, `signals` lets a user stop a run, `dead_letters` writes dead
-letters at its end, `sweep` removes the files that killed runs left, `report` has the figures, `table` prints them,
-`progress` shows the progress.
+letters at its end, `sweep` removes the files that killed runs left, `progress` shows the progress. The reports are
+values that need no Spark: `sharequeue.domain.results`.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ from sharequeue.domain.extras import require, require_classic_spark
 require("spark", "pyspark", "pandas")  # before the imports: the error names the extra to install
 require_classic_spark()
 
+from sharequeue.domain.results.replays import PublishReport, ReplayReport
+from sharequeue.domain.results.runs import AcknowledgedRecords, FollowReport, RoundReport, RunReport
 from sharequeue.outputs.errors import NoSuchSink, NotFiles, OutputDamaged, OutputNotReachable
 from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable
 from sharequeue.spark.job import Summary
@@ -64,10 +67,7 @@ from sharequeue.spark.output.owners import SinkTaken
 from sharequeue.spark.output.reachable import OutputFull
 from sharequeue.spark.output.shared_folder import OutputNotShared
 from sharequeue.spark.pipelines import Pipeline, pipeline
-from sharequeue.spark.replays.publishing import PublishReport
-from sharequeue.spark.replays.report import ReplayReport
 from sharequeue.spark.replays.trial import Trial
-from sharequeue.spark.report import AcknowledgedRecords, FollowReport, RoundReport, RunReport
 from sharequeue.spark.row_handlers import Reject, Release, by_row
 from sharequeue.spark.session import SparkNotReady, spark_session
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce

@@ -12,20 +12,20 @@ import logging
 import threading
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.deadletters.topic import TOPIC_NAME, why_held
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.domain.errors import first_line
 from sharequeue.domain.names import plural
+from sharequeue.domain.results.runs import WrittenAtEnd
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.spark.waits import named_wait
 from sharequeue.state import State
 
-__all__ = ["WrittenAtEnd", "about_letters", "make_room", "write_letters_at_end"]
+__all__ = ["about_letters", "make_room", "write_letters_at_end"]
 
 _log = logging.getLogger(__name__)
 
@@ -35,26 +35,6 @@ BATCH_RECORDS = 5_000
 SERVICE_SECONDS = 15.0
 """The longest wait for the service, which looks for dead letters every 2 s, to write those that fill a window."""
 LOOK_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenAtEnd:
-    """What a job wrote for its group, in records."""
-
-    written: int = 0
-    """Letters that are now confirmed in the dead-letter topic, also those that an earlier attempt had written."""
-    dropped: int = 0
-    """Records closed without a letter, as the group's config requires."""
-    left: int = 0
-    """Records that still wait."""
-    warning: str | None = None
-    """How many still wait, why, and what to do."""
-
-    def __add__(self, later: WrittenAtEnd) -> WrittenAtEnd:
-        """Return what both have written, and what waits after the second."""
-        return WrittenAtEnd(
-            self.written + later.written, self.dropped + later.dropped, later.left, later.warning
-        )
 
 
 def make_room(

@@ -36,6 +36,7 @@ from sharequeue.domain.errors import (
     first_line,
 )
 from sharequeue.domain.names import finite
+from sharequeue.domain.results.runs import FollowReport, RunReport
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.membership import Membership
 from sharequeue.outputs.errors import OutputNotReachable
@@ -47,7 +48,6 @@ from sharequeue.spark.leasing.crashes import ProcessKilled
 from sharequeue.spark.leasing.group import OpenedGroup
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.progress import Progress, ProgressCallback
-from sharequeue.spark.report import FollowReport, RunReport
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.signals import interruptible
 from sharequeue.spark.starting import is_mistake

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Unpack
 
@@ -18,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from sharequeue.domain.errors import BrokerNotAvailable
+from sharequeue.domain.results.runs import FullRun, RunReport, Stored, words_of_losses
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import Topics
@@ -26,39 +26,18 @@ from sharequeue.spark import isolated_jobs
 from sharequeue.spark.handled_columns import HandledColumns
 from sharequeue.spark.job import RunBounds
 from sharequeue.spark.known_handlers import known_handler
-from sharequeue.spark.leasing.group import living_topics, words_of_losses
+from sharequeue.spark.leasing.group import living_topics
 from sharequeue.spark.output.folders import sink_root
 from sharequeue.spark.pipelines import Pipeline
 from sharequeue.spark.progress import Progress
-from sharequeue.spark.report import RunReport
-from sharequeue.spark.sinks.interface import NEVER, Stored
+from sharequeue.spark.sinks.interface import NEVER
 from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.state import State
 
-__all__ = ["FullRun", "crashes_logged", "full_run"]
+__all__ = ["crashes_logged", "full_run"]
 
 FIRST_LOOK_S = 3.0
 """After this time without an assignment, a member checks whether its topics exist."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FullRun:
-    """What a run has done, and where its accepted rows are."""
-
-    report: RunReport
-    sink: str
-    path: str | None
-    """The folder of the files; None if the rows are not in files."""
-    stored: Stored
-    columns: Mapping[str, str]
-    """The columns that runs have written so far, and their types in Spark's words."""
-    comments: Mapping[str, str] = field(default_factory=dict)
-    """The comments that the handler's result has on some of them."""
-    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The columns of the record that some of them are made of, as far as Spark's plan shows it."""
-    swept_leases: int
-    swept_records: int
-    removed_folders: int
 
 
 def full_run(

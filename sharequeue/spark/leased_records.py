@@ -23,12 +23,14 @@ from typing import Self
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.domain.names import plural, whole_number
+from sharequeue.domain.results.runs import AcknowledgedRecords, WrittenAtEnd, words_of_losses
+from sharequeue.domain.results.table import Shown, Table
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Lease, SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import TopicInfo
-from sharequeue.spark.dead_letters import WrittenAtEnd, about_letters, write_letters_at_end
+from sharequeue.spark.dead_letters import about_letters, write_letters_at_end
 from sharequeue.spark.handler import ACCEPT, HandlerError, check_without_row
 from sharequeue.spark.kept_records import KeptFiles
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
@@ -38,20 +40,17 @@ from sharequeue.spark.leasing.group import (
     opened,
     report_losses,
     why_nothing,
-    words_of_losses,
 )
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LeasingMember, in_turn, release_held
 from sharequeue.spark.ordering.cut import Rows, find_cut, rows_without
 from sharequeue.spark.ordering.frames import KeyOrder
-from sharequeue.spark.outcomes.acknowledging import Sending, to_send
+from sharequeue.spark.outcomes.acknowledging import Sending, counted, to_send
 from sharequeue.spark.outcomes.outcomes import Acknowledgement, acknowledgements
 from sharequeue.spark.outcomes.written_by_program import WrittenOutcomes, write_outcomes, written_outcomes
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.source import TopicSource, words_of_leaderless
-from sharequeue.spark.report import AcknowledgedRecords, counted
 from sharequeue.spark.spark_jobs import cancellable
-from sharequeue.spark.table import Shown, Table
 from sharequeue.state import State
 
 __all__ = ["LeasedRecords", "Unacknowledged", "lease"]

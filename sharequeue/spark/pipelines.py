@@ -17,6 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.results.replays import PublishReport, ReplayReport
+from sharequeue.domain.results.runs import FollowReport, RunReport
+from sharequeue.domain.results.table import Removed
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.membership import Membership
 from sharequeue.spark.following import OnRun, follow_rounds
@@ -27,15 +30,12 @@ from sharequeue.spark.leasing.renewal import LeasingMember
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import ProgressCallback, shown_progress
 from sharequeue.spark.reading.plan import TopicPartition
-from sharequeue.spark.replays.publishing import PublishReport, publish
+from sharequeue.spark.replays.publishing import publish
 from sharequeue.spark.replays.replay import run_replay
-from sharequeue.spark.replays.report import ReplayReport
 from sharequeue.spark.replays.trial import Trial, try_on
-from sharequeue.spark.report import FollowReport, RunReport
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sinks.interface import Sink
 from sharequeue.spark.sweep import sweep_outputs
-from sharequeue.spark.table import Removed
 from sharequeue.state import State
 
 __all__ = ["Pipeline", "pipeline"]

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 
 from sharequeue.domain.errors import BrokerNotAvailable, InvalidRequest
 from sharequeue.domain.offsets import EMPTY
+from sharequeue.domain.results.runs import RoundReport
 from sharequeue.domain.values import (
     Acknowledged,
     AcknowledgeType,
@@ -41,7 +42,13 @@ from sharequeue.spark.leasing.renewal import LeaseKeeper, in_turn, release_held
 from sharequeue.spark.open_run import OpenRun
 from sharequeue.spark.ordering.cut import Cut, find_cut, rows_of
 from sharequeue.spark.ordering.frames import KeyOrder, Offered
-from sharequeue.spark.outcomes.acknowledging import RowsRefused, acknowledge, acknowledge_all, to_send
+from sharequeue.spark.outcomes.acknowledging import (
+    RowsRefused,
+    acknowledge,
+    acknowledge_all,
+    counted,
+    to_send,
+)
 from sharequeue.spark.outcomes.first_failure import find_first_failure
 from sharequeue.spark.outcomes.most_failed import refuse_most_failed
 from sharequeue.spark.outcomes.outcomes import (
@@ -60,7 +67,6 @@ from sharequeue.spark.output.owners import refuse_taken
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.progress import Progress
 from sharequeue.spark.reading.source import by_scan_or_offset
-from sharequeue.spark.report import RoundReport, counted
 from sharequeue.spark.sinks.interface import AcceptedRows, Refused, SinkStep
 from sharequeue.spark.spark_jobs import uncache
 from sharequeue.state.calls import LeaseAcknowledgement

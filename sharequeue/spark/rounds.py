@@ -23,14 +23,14 @@ from contextlib import suppress
 from pyspark.util import InheritableThread
 
 from sharequeue.domain.errors import BrokerNotAvailable, InvalidTimestamp
+from sharequeue.domain.results.runs import RoundReport, WrittenAtEnd
 from sharequeue.outputs.errors import OutputNotReachable
-from sharequeue.spark.dead_letters import WrittenAtEnd, make_room
+from sharequeue.spark.dead_letters import make_room
 from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable
 from sharequeue.spark.isolated_jobs import IsolatedJobs
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
 from sharequeue.spark.open_run import OpenRun
 from sharequeue.spark.output.owners import SinkTaken
-from sharequeue.spark.report import RoundReport
 from sharequeue.spark.round import Round
 from sharequeue.spark.signals import deferred, forget_interrupted_call
 from sharequeue.spark.sinks.interface import SinkRefused

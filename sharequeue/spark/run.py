@@ -18,11 +18,12 @@ from pyspark.sql import SparkSession
 
 from sharequeue.domain.errors import first_line
 from sharequeue.domain.names import finite, whole_number
+from sharequeue.domain.results.runs import RoundReport, RunReport, WrittenAtEnd, total
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics
-from sharequeue.spark.dead_letters import WrittenAtEnd, about_letters, write_letters_at_end
+from sharequeue.spark.dead_letters import about_letters, write_letters_at_end
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.kept_records import sweep_kept
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget, RecordSizes
@@ -45,7 +46,6 @@ from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import TopicSource, words_of_leaderless
-from sharequeue.spark.report import RoundReport, RunReport, total
 from sharequeue.spark.rounds import Rounds
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.parquet import ParquetByLease

@@ -14,6 +14,7 @@ from itertools import chain
 
 from pyspark.sql import SparkSession
 
+from sharequeue.domain.results.table import Removed
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.outputs.manifest import ELSEWHERE, PENDING
@@ -24,7 +25,6 @@ from sharequeue.spark.output.compaction import sweep_compactions
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import SinkNames, is_kept, is_ours, lease_in, remove_lease, sink_root
 from sharequeue.spark.output.owners import refuse_taken
-from sharequeue.spark.table import Removed
 from sharequeue.state import State
 
 A_DAY = timedelta(days=1)

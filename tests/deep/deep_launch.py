@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ from typing import Any
 import dagster as dg
 import psutil
 import pytest
+from confluent_kafka import Producer
 from dagster_pipes import DAGSTER_PIPES_MESSAGES_ENV_VAR, encode_param
 
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.kafka.clients import client_config
 from sharequeue.spark.session import connector_jars
 from sharequeue.state import State
 from tests import archive
@@ -30,16 +33,20 @@ from tests.fixtures.cluster import RECORDS, Cluster
 from tests.fixtures.dagster import code_location, created_run
 from tests.fixtures.stack import REPOSITORY
 from tests.waiting import PATIENCE_S, wait_until
+from tests.without_spark import launched
 
 pytestmark = pytest.mark.timeout(900)
 
 ALL = 2 * RECORDS
+OF_YESTERDAY = 100
 SHORT_LOCK_MS = 5000
 PIPELINE = """
 import time
 from pathlib import Path
 
-from sharequeue.spark import pipeline
+from pyspark.sql import functions as fn
+
+from sharequeue.spark import Summary, pipeline
 
 SIGNALS = Path({signals!r})
 COLUMNS = "topic string, partition int, offset long, lease_id long, outcome string"
@@ -56,7 +63,18 @@ def accepted(batches):
         yield pa.RecordBatch.from_arrays([*batch.columns, outcome], names=[*batch.schema.names, "outcome"])
 
 
-@pipeline(group={group!r}, topics=[{topic!r}], sink="launched", try_empty=False)
+def by_lease(rows):
+    return rows.groupBy("lease_id").agg(fn.count("*").alias("records"))
+
+
+def total(parts):
+    return parts.agg(fn.sum("records").alias("records"))
+
+
+summaries = [Summary("totals", by_lease)]
+
+
+@pipeline(group={group!r}, topics=[{topic!r}], sink="launched", summaries=summaries, try_empty=False)
 def job(records):
     return records.select("topic", "partition", "offset", "lease_id").mapInArrow(accepted, COLUMNS)
 """
@@ -235,6 +253,56 @@ def test_a_driver_of_spark_submit_does_the_run_of_dagster(launches: Launches) ->
     assert (shown["accepted_records"], shown["lag_records"], launches.accepted()) == (ALL, 0, ALL)
     assert (shown["member"], bool(run.tags[LEASES_TAG])) == (run.tags[MEMBER_TAG], True)
     assert any(line.startswith("round 1: 800 records done") for line in lines)
+
+
+def test_dagster_needs_no_spark(launches: Launches, settings: Settings) -> None:
+    """A whole run with its summary, dead letters, reports and checks, inputs of assets downstream, a replay, and its
+    publication: each by `spark-submit`, and Dagster in a process that cannot import PySpark."""
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    producer = Producer(client_config(settings))
+    for _ in range(OF_YESTERDAY):
+        producer.produce(launches.topic, b"1", partition=0, timestamp=int(yesterday.timestamp() * 1000))
+    assert producer.flush(PATIENCE_S) == 0
+    launches.go()
+    command = [*launches.submit, str(launches.folder / "submit.py"), "run"]
+    day = f"{yesterday:%Y-%m-%d}"
+    queue = {
+        "group": launches.group,
+        "topics": [launches.topic],
+        "name": "launched",
+        "pipeline": "launched_queue:job",
+        "columns": [{"name": "outcome", "accepted_values": ["accept"]}],
+        "summaries": {"totals": "launched_queue:total"},
+        "backfill": {"start": day},
+        "run": {"launch": {"client": "elsewhere", "arguments": {"command": command}}},
+    }
+    publication = {"ops": {"launched_published": {"config": {"first": day, "execute": True}}}}
+    jobs: list[dict[str, Any]] = [
+        {"name": "launched"},
+        {"name": "read", "selection": ["downstream", "downstream_totals"]},
+        {"name": "launched_replay", "partition": day},
+        {"name": "launched_publish", "config": publication},
+    ]
+    begun = time.monotonic()
+    environment = {**launches.environment, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{launches.folder}"}
+    done = launched(queue, jobs, folder=str(launches.folder), environment=environment)
+    print(f"four jobs, five drivers: {time.monotonic() - begun:.1f} s")
+    assert [each["success"] for each in done] == [True] * 4, [each["lines"][-20:] for each in done]
+    run, read, replayed, published = done
+    made = run["metadata"]
+    assert made.keys() == {"accepted", "totals", "dead_letters", "spso_and_lag", "delivery_counts"}
+    assert made["accepted"]["accepted_records"] == ALL + OF_YESTERDAY
+    assert (made["totals"]["dagster/row_count"], made["totals"]["dagster/storage_kind"]) == (1, "parquet")
+    assert run["checks"]["outcome_accepted_values"]
+    assert len(run["checks"]) > 5
+    assert read["metadata"]["downstream"] == {"rows": ALL + OF_YESTERDAY}
+    (total,) = json.loads(read["metadata"]["downstream_totals"]["rows"])
+    assert total == {"records": ALL + OF_YESTERDAY}
+    assert replayed["metadata"][f"replayed/{day}"]["accepted_records"] == OF_YESTERDAY
+    of_publication = published["metadata"]
+    assert of_publication[f"published/{day}"]["rows_in"] == OF_YESTERDAY
+    assert of_publication["totals"]["dagster/row_count"] == 1
+    assert launches.accepted() == ALL + OF_YESTERDAY
 
 
 def test_a_driver_without_dagster(launches: Launches) -> None:

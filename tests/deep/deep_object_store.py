@@ -21,6 +21,7 @@ from sharequeue.outputs.manifest import read_manifest
 from sharequeue.spark import OutputFull, OutputNotReachable, ParquetByLease, PostgresTable, Summary, pipeline
 from sharequeue.spark import round as round_module
 from sharequeue.spark import run as spark_run
+from sharequeue.spark.merged_summaries import merge_summary
 from sharequeue.spark.output.compaction import compact, sweep_compactions
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.manifest import read_output
@@ -141,6 +142,18 @@ def test_each_record_counts_once(case: Case) -> None:
     assert case.output(case.job.exceptions_sink) == REJECTED
     sums = read_output(case.spark, case.state, case.job.group, case.job.summary_sink(case.job.summaries[0]))
     assert sums.agg(fn.sum("rows")).collect()[0][0] == len(ACCEPTED)
+    for _ in range(2):  # the second time in place of the file of the first
+        merged = merge_summary(
+            case.job,
+            "notes",
+            lambda parts: parts.agg(fn.sum("rows").alias("rows")),
+            root=case.settings.output,
+            output="queue",
+            state=case.state,
+            spark=lambda: case.spark,
+        )
+        assert merged.path == f"{case.settings.output}/queue/notes.parquet"
+        assert case.spark.read.parquet(merged.path).collect() == [(len(ACCEPTED),)]
     folders = read_manifest(case.state, case.job.group, case.job.sink)
     assert all(folder.startswith(f"{case.settings.output}/{case.job.sink}/leases=") for folder in folders)
     assert case.sweep() == []

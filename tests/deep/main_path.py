@@ -38,7 +38,7 @@ from tests.integration.consumer.share_group import Work, wait_until, work_on
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sharequeue.spark.report import RunReport
+    from sharequeue.domain.results.runs import RunReport
     from sharequeue.spark.sinks.transfers import Step
 
 VALUES = ("accept", "release", "reject", "accept")

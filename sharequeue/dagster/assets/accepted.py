@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from sharequeue.dagster.assets.launched import launched
-from sharequeue.dagster.assets.processing import Accepting, Processing, described, member_of, metadata_of
+from sharequeue.dagster.assets.processing import (
+    Accepting,
+    Processing,
+    described,
+    member_of,
+    metadata_of,
+    needed_by,
+    resources_of,
+)
 from sharequeue.dagster.instance import missing_settings
 from sharequeue.dagster.names import CLIENT_ID_PREFIX
 from sharequeue.dagster.references import NoSuchObject, Reference
-from sharequeue.dagster.resources import SETTINGS, SPARK, STATE
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.yaml_values import duration
@@ -29,15 +36,12 @@ Execute = Callable[[Processing], "dg.MaterializeResult[None]"]
 def accepted_asset(spec: dg.AssetSpec, group: ShareGroup, execute: Execute) -> dg.AssetsDefinition:
     """Build the asset of the records that `group` accepts; `execute` does the work."""
 
-    launch = group.run.launch
-    needed = {SETTINGS, STATE, SPARK} if launch is None else {SETTINGS, STATE, SPARK, launch.client}
-
     @dg.multi_asset(
         specs=[spec],
         name=f"{group.name}_accepted",
         pool=group.op.pool,
         op_tags=group.op.tags,
-        required_resource_keys=needed,
+        required_resource_keys=needed_by(group),
     )
     @partial(retried_if_useful, policy=group.op.retries)
     def accepted(context: dg.AssetExecutionContext, config: Accepting) -> Any:
@@ -45,8 +49,7 @@ def accepted_asset(spec: dg.AssetSpec, group: ShareGroup, execute: Execute) -> d
         for missing in missing_settings(context.instance, group.op.pool):
             context.log.warning(missing)
         with cancelled_plainly():
-            found = (getattr(context.resources, key) for key in (SETTINGS, STATE, SPARK))
-            return execute(Processing(context, group, config, *found))
+            return execute(Processing(context, group, config, *resources_of(context)))
 
     return accepted
 

@@ -14,14 +14,21 @@ from sqlalchemy.exc import SQLAlchemyError
 from sharequeue.dagster import reports
 from sharequeue.dagster.columns import lineage_of, schema_of
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG, lease_tag_value
-from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
+from sharequeue.dagster.resources import (
+    SETTINGS,
+    SPARK,
+    STATE,
+    SettingsResource,
+    SparkResource,
+    StateResource,
+)
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import OF_RECORDS
 from sharequeue.domain.errors import ShareError
 from sharequeue.state.journal import Journal
 
 if TYPE_CHECKING:
-    from sharequeue.spark.full_runs import FullRun
+    from sharequeue.domain.results.runs import FullRun
     from sharequeue.spark.job import RunBounds
 
 
@@ -44,6 +51,18 @@ class Accepting(dg.Config):
     deliveries_per_run: int | None = Field(
         default=None, ge=1, description="How often this run leases a record that it has released."
     )
+
+
+def needed_by(group: ShareGroup) -> set[str]:
+    """Return the keys of the resources of the steps that use Spark, or launch it."""
+    launch = group.run.launch
+    return {SETTINGS, STATE, SPARK} | (set() if launch is None else {launch.client})
+
+
+def resources_of(context: Any) -> tuple[SettingsResource, StateResource, SparkResource]:
+    """Return our resources of such a step."""
+    settings, state, spark = (getattr(context.resources, key) for key in (SETTINGS, STATE, SPARK))
+    return settings, state, spark
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,4 +153,13 @@ def metadata_of(done: "FullRun", member: RunMember) -> dict[str, Any]:
     }
 
 
-__all__ = ["Accepting", "Processing", "RunMember", "described", "member_of", "metadata_of"]
+__all__ = [
+    "Accepting",
+    "Processing",
+    "RunMember",
+    "described",
+    "member_of",
+    "metadata_of",
+    "needed_by",
+    "resources_of",
+]

@@ -5,24 +5,25 @@ anything. Without `execute` the job only counts what would change, as observatio
 published is a materialization, recorded at once. `sharequeue publish` does the same with the same function.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
 from sharequeue.dagster.assets.accepted import cancelled_plainly, pipeline_of
+from sharequeue.dagster.assets.drivers import Driver
+from sharequeue.dagster.assets.processing import described, needed_by, resources_of
 from sharequeue.dagster.assets.replayed import partitions_of, replay_name
-from sharequeue.dagster.assets.summaries import merge_summary
-from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
+from sharequeue.dagster.assets.summaries import merges_of, metadata_of_summary
+from sharequeue.dagster.io_manager import summaries_root
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import Backfill, ShareGroup
 from sharequeue.domain.errors import ShareError
-from sharequeue.kafka.topics import Topics
-
-if TYPE_CHECKING:
-    from sharequeue.spark.replays.publishing import PublishReport
+from sharequeue.domain.results.launches import Answer, LaunchedPublication
+from sharequeue.domain.results.replays import PublishReport
+from sharequeue.domain.results.summaries import MergedSummary
 
 
 class Publishing(dg.Config):
@@ -43,53 +44,46 @@ def publish_job(
     It then merges the summaries, by name, again: their files would otherwise be those of before until the next run.
     """
 
-    @dg.op(name=f"{group.name}_published", pool=group.op.pool, tags=group.op.tags)
+    @dg.op(
+        name=f"{group.name}_published",
+        pool=group.op.pool,
+        tags=group.op.tags,
+        required_resource_keys=needed_by(group),
+    )
     @partial(retried_if_useful, policy=group.op.retries)
-    def published(
-        context: dg.OpExecutionContext,
-        config: Publishing,
-        sharequeue_settings: SettingsResource,
-        sharequeue_state: StateResource,
-        sharequeue_spark: SparkResource,
-    ) -> None:
+    def published(context: dg.OpExecutionContext, config: Publishing) -> None:
         """Replayed partitions in the live output; a dry run unless the config has `execute`."""
-        from sharequeue.spark.replays.publishing import publish
+        keys = {replay_name(backfill, key): key for key in _keys(backfill, config)}
+        order = LaunchedPublication(
+            pipeline=described(group),
+            replays=list(keys),
+            execute=config.execute,
+            merges=group.summaries if config.execute else {},
+        )
 
-        keys = _keys(backfill, config)
-        job, loaded = pipeline_of(group), sharequeue_settings.load()
-        session = sharequeue_spark.session(f"{group.name} publish {context.run.run_id[:8]}")
-        with cancelled_plainly("published partitions stay published"), Topics(loaded) as topics:
+        def record(done: Answer, metadata: Mapping[str, Any]) -> None:
+            if isinstance(done, PublishReport):
+                event = dg.AssetMaterialization if config.execute else dg.AssetObservation
+                shown = {**metadata, **_metadata(done)}
+                context.log_event(event(asset, partition=keys[done.name], metadata=shown))
+            elif isinstance(done, MergedSummary):
+                shown = {**metadata, **metadata_of_summary(done)}
+                context.log_event(dg.AssetMaterialization(summaries[done.summary], metadata=shown))
 
-            def publish_one(key: str, execute: bool) -> "PublishReport":
-                return publish(
-                    job,
-                    loaded,
-                    replay_name(backfill, key),
-                    state=sharequeue_state.state,
-                    topics=topics,
-                    spark=session,
-                    execute=execute,
-                )
-
-            try:
-                # All are checked before the first one is published.
-                plans = {key: publish_one(key, False) for key in keys}
-                if not config.execute:
-                    for key, plan in plans.items():
-                        context.log.info(str(plan))
-                        context.log_event(dg.AssetObservation(asset, partition=key, metadata=_metadata(plan)))
-                    return
-                for key in keys:
-                    report = publish_one(key, True)
-                    context.log.info(str(report))
-                    context.log_event(
-                        dg.AssetMaterialization(asset, partition=key, metadata=_metadata(report))
-                    )
-                for name, of_summary in summaries.items():
-                    merged = merge_summary(group, name, loaded, sharequeue_state.state, session)
-                    context.log_event(dg.AssetMaterialization(of_summary, metadata=merged))
-            except ShareError as error:
-                raise dg.Failure(f"{error.name}: {error}", allow_retries=error.retriable) from error
+        with cancelled_plainly("published partitions stay published"):
+            if group.run.launch is None:
+                for done in _publish_here(context, group, order):
+                    record(done, {})
+                return
+            ended = Driver(context, group.run.launch).do(order)
+            # Also those of a driver that has failed then.
+            for answer in ended.answers:
+                record(answer, ended.metadata)
+            ended.require(
+                len(keys) + len(order.merges),
+                context.log,
+                "partitions that it has published stay published. Publish the whole range again",
+            )
 
     @dg.job(
         name=f"{group.name}_publish",
@@ -102,6 +96,34 @@ def publish_job(
         published()
 
     return job
+
+
+def _publish_here(
+    context: dg.OpExecutionContext, group: ShareGroup, order: LaunchedPublication
+) -> Iterator[PublishReport | MergedSummary]:
+    """Publish in this process, and yield each report."""
+    from sharequeue.spark.full_publications import full_publication
+    from sharequeue.spark.named_pipelines import WrongPipeline
+
+    settings, queue, spark = resources_of(context)
+    try:
+        for done in full_publication(
+            pipeline_of(group),
+            loaded := settings.load(),
+            order.replays,
+            merges_of(group, order.merges),
+            root=summaries_root(loaded, launched=False),
+            output=group.output,
+            state=queue.state,
+            spark=spark.session(f"{group.name} publish {context.run.run_id[:8]}"),
+            execute=order.execute,
+        ):
+            context.log.info(str(done))
+            yield done
+    except ShareError as error:
+        raise dg.Failure(f"{error.name}: {error}", allow_retries=error.retriable) from error
+    except WrongPipeline as error:
+        raise dg.Failure(str(error), allow_retries=False) from error
 
 
 def _keys(backfill: Backfill, config: Publishing) -> Sequence[str]:
@@ -120,7 +142,7 @@ def _keys(backfill: Backfill, config: Publishing) -> Sequence[str]:
     return keys
 
 
-def _metadata(report: "PublishReport") -> dict[str, Any]:
+def _metadata(report: PublishReport) -> dict[str, Any]:
     """Return the metadata of a partition; keys and units are the same for a dry run."""
     return {
         "dry_run": not report.published,

@@ -9,21 +9,21 @@ import re
 from collections.abc import Iterator
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
 from sharequeue.dagster.assets.accepted import cancelled_plainly, pipeline_of
-from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
+from sharequeue.dagster.assets.drivers import Driver
+from sharequeue.dagster.assets.processing import described, needed_by, resources_of
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import Backfill, ShareGroup
 from sharequeue.dagster.tables import table
 from sharequeue.domain.errors import ShareError
+from sharequeue.domain.results.launches import LaunchedReplay, LaunchedWindow
+from sharequeue.domain.results.replays import ReplayReport
 from sharequeue.kafka.topics import Topics
-
-if TYPE_CHECKING:
-    from sharequeue.spark.replays.report import ReplayReport
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -71,60 +71,72 @@ def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) ->
         backfill_policy=policy,
         pool=group.op.pool,
         op_tags=group.op.tags,
+        required_resource_keys=needed_by(group),
     )
-    def replayed(
-        context: dg.AssetExecutionContext,
-        config: Replaying,
-        sharequeue_settings: SettingsResource,
-        sharequeue_state: StateResource,
-        sharequeue_spark: SparkResource,
-    ) -> Iterator[Any]:
+    def replayed(context: dg.AssetExecutionContext, config: Replaying) -> Iterator[Any]:
         if context.has_partition_key or context.has_partition_key_range:
-            yield replay(context, config, sharequeue_settings, sharequeue_state, sharequeue_spark)
+            yield replay(context, config)
         else:
             # A run of a user's job over all assets of the code location.
             context.log.info("No partition was selected: nothing is replayed.")
 
     @partial(retried_if_useful, policy=group.op.retries)
-    def replay(
-        context: dg.AssetExecutionContext,
-        config: Replaying,
-        settings: SettingsResource,
-        state: StateResource,
-        spark: SparkResource,
-    ) -> Any:
-        from sharequeue.spark.replays.replay import replay_windows
-        from sharequeue.spark.replays.selection import TimeWindow
-
+    def replay(context: dg.AssetExecutionContext, config: Replaying) -> Any:
         # Not the tag of the group's runs: replays are not limited with them.
         context.instance.add_run_tags(context.run.run_id, group.replay_tags)
-        job, loaded = pipeline_of(group), settings.load()
         spans = {key: partitions.time_window_for_partition_key(key) for key in context.partition_keys}
-        windows = [
-            TimeWindow(span.start, span.end, replay_name(backfill, key)) for key, span in spans.items()
-        ]
-        with cancelled_plainly("finished partitions are kept"), Topics(loaded) as topics:
-            reports = replay_windows(
-                job,
-                loaded,
-                windows,
-                state=state.state,
-                topics=topics,
-                spark=spark.session(f"{group.name} replay {context.run.run_id[:8]}"),
-                allow_missing=config.allow_missing,
-            )
-            try:
-                for key, report in zip(spans, reports, strict=True):
-                    context.log.info(str(report))
-                    context.add_asset_metadata(_metadata(report), asset_key=spec.key, partition_key=key)
-            except ShareError as error:
-                raise dg.Failure(f"{error.name}: {error}", allow_retries=error.retriable) from error
-        return dg.MaterializeResult(asset_key=spec.key)
+        order = LaunchedReplay(
+            pipeline=described(group),
+            windows=[
+                LaunchedWindow(since=span.start, until=span.end, name=replay_name(backfill, key))
+                for key, span in spans.items()
+            ],
+            allow_missing=config.allow_missing,
+        )
+        with cancelled_plainly("finished partitions are kept"):
+            if group.run.launch is None:
+                reports, metadata = list(_replay_here(context, group, order)), {}
+            else:
+                ended = Driver(context, group.run.launch).do(order)
+                ended.require(
+                    len(spans), context.log, "finished partitions are kept. Replay the others again"
+                )
+                reports = [each for each in ended.answers if isinstance(each, ReplayReport)]
+                metadata = dict(ended.metadata)
+        for key, report in zip(spans, reports, strict=True):
+            context.add_asset_metadata(_metadata(report), asset_key=spec.key, partition_key=key)
+        return dg.MaterializeResult(asset_key=spec.key, metadata=metadata)
 
     return replayed
 
 
-def _metadata(report: "ReplayReport") -> dict[str, Any]:
+def _replay_here(
+    context: dg.AssetExecutionContext, group: ShareGroup, order: LaunchedReplay
+) -> Iterator[ReplayReport]:
+    """Replay in this process, and yield the report of each window."""
+    from sharequeue.spark.replays.replay import replay_windows
+    from sharequeue.spark.replays.selection import TimeWindow
+
+    settings, queue, spark = resources_of(context)
+    job, loaded = pipeline_of(group), settings.load()
+    try:
+        with Topics(loaded) as topics:
+            for report in replay_windows(
+                job,
+                loaded,
+                [TimeWindow(each.since, each.until, each.name) for each in order.windows],
+                state=queue.state,
+                topics=topics,
+                spark=spark.session(f"{group.name} replay {context.run.run_id[:8]}"),
+                allow_missing=order.allow_missing,
+            ):
+                context.log.info(str(report))
+                yield report
+    except ShareError as error:
+        raise dg.Failure(f"{error.name}: {error}", allow_retries=error.retriable) from error
+
+
+def _metadata(report: ReplayReport) -> dict[str, Any]:
     """Return the metadata of a partition: records by outcome, their location, and their source."""
     numbers = dict.fromkeys(("partition", "records", "first_offset", "last_offset"), "int")
     rows = (

@@ -22,6 +22,7 @@ from sharequeue.database import Database
 from sharequeue.domain.errors import PipelineError, UnknownTopicId
 from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.domain.names import plural
+from sharequeue.domain.results.runs import words_of_losses
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
@@ -214,12 +215,3 @@ def report_losses(state: State, group: str, topics: Sequence[str]) -> int:
     if lost:
         _log.warning("%s", words_of_losses(group, lost))
     return lost
-
-
-def words_of_losses(group: str, lost: int) -> str:
-    """Return the message on lost records."""
-    return (
-        f"group {group} has lost {plural(lost, 'record')}: retention removed them before they were processed. Give "
-        "their topics a longer retention (retention.ms, retention.bytes), or run more often, so that a run leases "
-        "each record before it is removed"
-    )

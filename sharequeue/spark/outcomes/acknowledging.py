@@ -7,7 +7,7 @@ A sink that must commit together with the acknowledgement does its work in the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from sharequeue.domain.errors import ShareError
 from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.results.runs import REPLIED
 from sharequeue.domain.values import Acknowledged, KeptRecords, Lease, LeaseOutput
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
@@ -196,3 +197,13 @@ def to_send(
         keys=acknowledgement.keys,
         kept=kept,
     )
+
+
+def counted(done: Sequence[Acknowledged], wanted: Collection[Acknowledgement]) -> dict[str, int]:
+    """Return the sums of the state's replies to these acknowledgements, by the names of `Counts`."""
+    return {
+        **{name: sum(getattr(each, name) for each in done) for name in REPLIED},
+        "held": sum(each.held.count for each in wanted),
+        "without_row": sum(each.without_row for each in wanted),
+        "lost": sum(each.lost.count for each in wanted),
+    }

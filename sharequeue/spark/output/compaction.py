@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.domain.errors import PipelineError
+from sharequeue.domain.results.table import Removed
 from sharequeue.domain.settings import Settings
 from sharequeue.outputs.manifest import read_manifest
 from sharequeue.spark.handler import ACCEPT, LEASE
@@ -29,7 +30,6 @@ from sharequeue.spark.output.folders import is_ours, remove_lease, sink_root
 from sharequeue.spark.output.manifest import read_counted
 from sharequeue.spark.output.owners import refuse_other_database
 from sharequeue.spark.output.shared_folder import Counted, all_read_back
-from sharequeue.spark.table import Removed
 from sharequeue.state import State
 
 Step = Literal["begun", "written", "committed", "removed"]

@@ -15,10 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from sharequeue.outputs.stores import ONE_TREE
 from sharequeue.spark.output.reachable import class_of, failed_by_disk, not_reachable, reach
 
 FLUSHED_AT_ONCE = 8
@@ -127,6 +130,25 @@ class Files:
             stream.write(bytearray(text, "utf-8"))
         finally:
             stream.close()
+
+    def put(self, source: Path, target: str) -> None:
+        """Copy a file of this machine to a path, in place of the one that is there. A reader sees the old file or the
+        new one: an object store has a file once it is complete, and elsewhere it is moved into place.
+        """
+        if urlsplit(target).scheme not in ONE_TREE:
+            self._fs.copyFromLocalFile(False, True, self._path(str(source)), self._path(target))
+            return
+        folder, _, name = target.rpartition("/")
+        staged = f"{folder}/.{name}-{uuid4().hex}"
+        self._fs.copyFromLocalFile(False, True, self._path(str(source)), self._path(staged))
+        context = getattr(self._jvm, "org.apache.hadoop.fs.FileContext").getFileContext(
+            self._fs.getUri(), self._conf
+        )
+        option = getattr(self._jvm, "org.apache.hadoop.fs.Options$Rename")
+        gateway: Any = SparkContext._gateway
+        options = gateway.new_array(option, 1)
+        options[0] = option.OVERWRITE
+        context.rename(self._path(staged), self._path(target), options)
 
     def flush(self, *folders: str) -> None:
         """Flush the files and directory entries of folders to disk, if the folders are on this machine.

@@ -20,6 +20,7 @@ from uuid import UUID, uuid4
 from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.names import is_folder_name
 from sharequeue.domain.settings import Settings
+from sharequeue.outputs.manifest import EXCEPTIONS
 from sharequeue.spark.handler import LEASE
 from sharequeue.spark.output.files import Files
 from sharequeue.state import State
@@ -62,7 +63,7 @@ class SinkNames:
     @property
     def exceptions(self) -> str:
         """The sink of released and rejected records, with their errors."""
-        return f"{self.sink}-exceptions"
+        return f"{self.sink}{EXCEPTIONS}"
 
     def summary(self, name: str) -> str:
         """Return the sink of a summary's partial sums."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import UUID
 
 import psycopg2
@@ -23,8 +23,8 @@ from pyspark.sql import SparkSession
 
 from sharequeue.deadletters.redrive.redriven_records import find_redriven_records
 from sharequeue.domain.errors import InvalidRequest, UnknownTopicId
-from sharequeue.domain.names import plural
 from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.results.replays import PublishReport, ReplayReport
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics, is_same
 from sharequeue.spark.job import ShareGroupJob
@@ -34,53 +34,11 @@ from sharequeue.spark.output.shared_folder import refuse_unusable
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.replays.offsets import in_flight
 from sharequeue.spark.replays.replay import REPORT, replay_folder
-from sharequeue.spark.replays.report import ReplayReport
 from sharequeue.spark.sinks.interface import Replacement, SinkContext
 from sharequeue.spark.sinks.parquet import ParquetByLease
-from sharequeue.spark.table import Shown, Table
 from sharequeue.state import State
 
-__all__ = ["PublishReport", "publish"]
-
-
-_LEFT_OUT = "{} left out: put back from the dead-letter topic, and so processed at another offset"
-
-
-@dataclass(frozen=True, slots=True)
-class PublishReport(Shown):
-    """The result of publishing a replay, or of its dry run, in rows."""
-
-    group: str
-    sink: str
-    name: str
-    records: int
-    """Records that the replay read."""
-    redriven: int
-    """Those of them that are left out: their dead letters were put back, and the group has them at other offsets."""
-    hidden_rows: int
-    """Rows taken out of the live output."""
-    added_rows: int
-    """Rows of the replay that were put in."""
-    folders: int
-    """Folders that were rewritten; 0 for a table."""
-    summaries: tuple[str, ...]
-    """Summaries that were recomputed."""
-    where: str
-    published: bool
-
-    def table(self) -> Table:
-        """Return its figures."""
-        done = "published" if self.published else "would publish"
-        return Table(
-            f"{done} replay {self.name} of group {self.group} into {self.where}",
-            ("records", "redriven", "rows out", "rows in", "folders"),
-            [(self.records, self.redriven, self.hidden_rows, self.added_rows, self.folders)],
-            (
-                _LEFT_OUT.format(plural(self.redriven, "record")) if self.redriven else None,
-                f"recomputed: {', '.join(self.summaries)}" if self.summaries else None,
-                None if self.published else "nothing was changed: execute to publish",
-            ),
-        )
+__all__ = ["publish"]
 
 
 def publish(

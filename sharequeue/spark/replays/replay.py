@@ -26,6 +26,7 @@ from pyspark.sql import functions as fn
 
 from sharequeue.domain.names import folder_name
 from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.results.replays import ReplayedPartition, ReplayReport
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import AcknowledgeType, Lease
 from sharequeue.groups.configs import GroupConfigs
@@ -48,7 +49,6 @@ from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import TopicSource, by_scan_or_offset
 from sharequeue.spark.replays import offsets as log_offsets
 from sharequeue.spark.replays.offsets import ChosenRecords, ReplayedLogs
-from sharequeue.spark.replays.report import ReplayedPartition, ReplayReport
 from sharequeue.spark.replays.selection import (
     TimeWindow,
     checked_name,

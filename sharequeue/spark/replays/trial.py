@@ -20,6 +20,7 @@ from pyspark.sql import functions as fn
 
 from sharequeue.domain.names import plural
 from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.results.table import Shown, Table
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Delivery, Lease
 from sharequeue.groups.configs import GroupConfigs
@@ -34,7 +35,6 @@ from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import TopicSource, by_scan_or_offset
 from sharequeue.spark.replays.offsets import ReplayedLogs, in_flight, logs_of, stand_ins
 from sharequeue.spark.spark_jobs import uncache
-from sharequeue.spark.table import Shown, Table
 from sharequeue.state import State
 
 __all__ = ["Trial", "try_on"]

@@ -22,13 +22,14 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from sharequeue.domain.errors import first_line
+from sharequeue.domain.results.runs import Stored
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.settings.addresses import is_uri
 from sharequeue.domain.settings.jar_sets import fetch_command
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.session import EXTENSIONS
 from sharequeue.spark.sinks.columns import Limit, Shape, folder_limits
-from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused, Stored
+from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused
 from sharequeue.spark.sinks.transfers import Rows, Step, opened
 from sharequeue.spark.sql_texts import quoted
 

@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.domain.errors import InvalidRequest, PipelineError
 from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.results.runs import Stored
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Lease
 from sharequeue.spark.handler import KEPT_COLUMNS, KEY_HASH, RESULT_NAMES
@@ -70,19 +71,6 @@ class AcceptedRows:
     """The number of rows."""
     records: int
     """The number of accepted records, each with a row or several."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Where the accepted rows of a sink are, in the terms of a data catalog; None if a term does not apply."""
-
-    kind: str | None = None
-    """The storage, such as `postgres` or `parquet`."""
-    table: str | None = None
-    uri: str | None = None
-    """An address without a user and a password."""
-    for_the_queue: bool = False
-    """Whether the rows also have the columns for the queue (`outcome`, `error`)."""
 
 
 @dataclass(frozen=True, slots=True)

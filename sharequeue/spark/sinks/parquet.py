@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.results.runs import Stored
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.settings.addresses import is_uri
 from sharequeue.domain.values import OutputRow
@@ -29,7 +30,6 @@ from sharequeue.spark.sinks.interface import (
     Replacement,
     Sink,
     SinkContext,
-    Stored,
     records_at,
 )
 

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.dagster import ShareGroup, share_group_defs
+from sharequeue.dagster.launching import Launch
 from sharequeue.dagster.names import dagster_name
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.database import Database
@@ -33,6 +34,7 @@ from tests import single
 from tests.fixtures.dagster import share_group
 from tests.fixtures.pipelines import Assigned, RunJob, job_of, standing
 from tests.fixtures.stack import MakeTopic
+from tests.pipes_clients import Here
 from tests.waiting import PATIENCE_S, wait_until
 
 FIRST_DAY = datetime(2013, 1, 1, tzinfo=UTC)
@@ -88,6 +90,15 @@ class Case:
     database: Database
     work: Callable[[], object]
     """One more round of the live group, over all records."""
+
+    def launched(self, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have a Pipes client start the drivers, in this process."""
+        home = self.resources["sharequeue_settings"].home
+        for name, value in (("HOME", home), ("SERVICE_URL", service)):
+            monkeypatch.setenv(f"SHAREQUEUE_{name}", str(value))
+        limits = self.group.run.model_copy(update={"launch": Launch(client="elsewhere")})
+        self.group = self.group.model_copy(update={"run": limits})
+        self.resources["elsewhere"] = Here()
 
     def asset(self, **backfill: Any) -> dg.AssetsDefinition:
         group = self.group.model_copy(
@@ -238,9 +249,15 @@ def test_three_days_cancelled_midway_resumed_and_executed_again_equal_a_clean_ru
     assert case.figures() == before
 
 
-def test_replayed_days_are_published_once_after_a_dry_run(case: Case) -> None:
+@pytest.mark.parametrize("launched", [False, True])
+def test_replayed_days_are_published_once_after_a_dry_run(
+    case: Case, launched: bool, service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is published of a group that has not finished; a dry run only observes; each published day is a
-    materialization with its rows, and the summary is merged again; a day that was published before stays as it is."""
+    materialization with its rows, and the summary is merged again; a day that was published before stays as it is.
+    The same where a Pipes client starts the drivers."""
+    if launched:
+        case.launched(service, monkeypatch)
     name = case.group.name
     key = dg.AssetKey([name, "published"])
     job = dg.Definitions.merge(
@@ -295,6 +312,8 @@ def test_replayed_days_are_published_once_after_a_dry_run(case: Case) -> None:
     (merged,) = instance.fetch_materializations(counts, limit=10).records
     path = merged.asset_materialization and merged.asset_materialization.metadata["path"].value
     assert pd.read_parquet(str(path)).to_dict("records") == [{"records": RECORDS * 3 // 5}]
+    if launched:
+        return
     assert publish(first=first, last=second, execute=True) == ""
     assert output() == after
     assert instance.get_materialized_partitions(key) == {first, second}

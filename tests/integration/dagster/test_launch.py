@@ -12,35 +12,28 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pandas as pd
 import pytest
-from click.testing import CliRunner
 from confluent_kafka import Producer
-
-# What the clients of logs read messages with: it has no public name.
-from dagster._core.pipes.context import PipesMessageHandler
-from dagster._core.pipes.utils import extract_message_or_forward_to_stdout
-from dagster_pipes import (
-    DAGSTER_PIPES_MESSAGES_ENV_VAR,
-    PipesContext,
-    encode_param,
-    open_dagster_pipes,
-)
+from dagster_pipes import PipesContext, open_dagster_pipes
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sharequeue.cli import command
 from sharequeue.dagster import share_group_defs, share_group_resources
-from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG
+from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG, dagster_name
 from sharequeue.dagster.retries import NOT_RETRIED_TAG
+from sharequeue.domain.results.launches import EXTRA
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.clients import client_config
-from sharequeue.spark.launches import EXTRA
+from sharequeue.spark import Summary, pipeline
 from sharequeue.state import State
 from tests.fixtures.dagster import share_group
 from tests.fixtures.object_stores import LOGIN, S3
 from tests.fixtures.stack import REPOSITORY, MakeTopic
+from tests.pipes_clients import Here
 from tests.waiting import PATIENCE_S
+from tests.without_spark import launched
 
 RECORDS = 20
 
@@ -57,57 +50,23 @@ def broken(records: DataFrame) -> DataFrame:
     return records
 
 
+summed: Any = None
+"""A pipeline of a test."""
+
+
+def by_lease(rows: DataFrame) -> DataFrame:
+    """The partial sums of a summary."""
+    return rows.groupBy("lease_id").agg(fn.count("*").alias("records"))
+
+
+def total(parts: DataFrame) -> DataFrame:
+    """The merged summary."""
+    return parts.agg(fn.sum("records").alias("records"))
+
+
 def opened() -> PipesContext:
     """Open the context, as for a client that keeps it in a store."""
     return open_dagster_pipes()
-
-
-class OfStream(dg.PipesMessageReader):
-    """Reads the messages among what a command prints, as the clients of Kubernetes and of CloudWatch's logs do."""
-
-    def __init__(self, stream: str) -> None:
-        self.stream = stream
-
-    @contextmanager
-    def read_messages(self, handler: PipesMessageHandler) -> Iterator[dict[str, str]]:
-        """Have the command print its messages."""
-        self.handler = handler
-        yield {"stdio": self.stream}
-
-    def read(self, printed: str) -> None:
-        """Read what was printed."""
-        for line in printed.splitlines():
-            extract_message_or_forward_to_stdout(self.handler, line)
-
-    def no_messages_debug_text(self) -> str:
-        """What is shown if there are none."""
-        return self.stream
-
-
-class Here(dg.PipesClient):
-    """Runs the command in this process, with the session that is there."""
-
-    def __init__(self, stream: str | None = None, *, lost: bool = False) -> None:
-        self.lost = lost
-        self.reader = None if stream is None else OfStream(stream)
-
-    def run(
-        self, *, context: Any, extras: Any = None, options: Sequence[str] = (), **kwargs: Any
-    ) -> dg.PipesClientCompletedInvocation:
-        """Run `sharequeue run`; with `lost`, its messages do not arrive."""
-        reader = self.reader or dg.PipesTempFileMessageReader()
-        with dg.open_pipes_session(context, dg.PipesTempFileContextInjector(), reader, extras) as session:
-            environment = dict(session.get_bootstrap_env_vars())
-            if self.lost:
-                environment[DAGSTER_PIPES_MESSAGES_ENV_VAR] = encode_param({"path": os.devnull})
-            PipesContext._instance = None
-            done = CliRunner().invoke(command, ["run", *options], env=environment)
-            PipesContext._instance = None
-            if self.reader is not None:
-                self.reader.read(done.stdout if self.reader.stream == "stdout" else done.stderr)
-            if done.exit_code:
-                raise RuntimeError(f"the command ended with {done.exit_code}")
-        return dg.PipesClientCompletedInvocation(session, metadata={"place": "here"})
 
 
 class Killed(dg.PipesClient):
@@ -119,7 +78,7 @@ class Killed(dg.PipesClient):
     def run(self, *, context: Any, extras: Any = None, **kwargs: Any) -> Any:
         """Lease what is there."""
         at = SharePartition(self.queue.group, self.queue.topic, 0)
-        found = self.queue.state.acquire([at], extras[EXTRA]["member_id"], None, RECORDS)
+        found = self.queue.state.acquire([at], extras[EXTRA]["run"]["member_id"], None, RECORDS)
         self.leased = sum(lease.offsets.count for lease in found.leases)
         raise self.ends()
 
@@ -143,15 +102,21 @@ class Queue:
     state: State
 
     def run(
-        self, client: Any, handler: str = "half", arguments: dict[str, Any] | None = None, **config: Any
+        self,
+        client: Any,
+        handler: str = "half",
+        arguments: dict[str, Any] | None = None,
+        asset: str = "accepted",
+        **config: Any,
     ) -> tuple[bool, dg.DagsterRun, list[dg.EventLogEntry]]:
-        """Let Dagster run the asset `accepted`; return whether it succeeded, the run and its log."""
+        """Let Dagster make an asset; return whether it succeeded, the run and its log."""
         launch = {"client": "elsewhere", "arguments": arguments or {}}
         queue = share_group(
             self.group,
             topics=[self.topic],
             pipeline=f"{__name__}:{handler}",
             configs={"share.auto.offset.reset": "earliest"},
+            summaries={"totals": f"{__name__}:total"},
             run={"launch": launch},
         )
         defs = dg.Definitions.merge(
@@ -161,8 +126,8 @@ class Queue:
             done = defs.resolve_job_def(queue.name).execute_in_process(
                 instance=instance,
                 raise_on_error=False,
-                run_config={"ops": {f"{queue.name}_accepted": {"config": config}}},
-                asset_selection=[dg.AssetKey([queue.name, "accepted"])],
+                run_config={"ops": {f"{queue.name}_{asset}": {"config": config}}} if config else None,
+                asset_selection=[dg.AssetKey([queue.name, asset])],
             )
             run = instance.get_run_by_id(done.run_id)
             assert run is not None
@@ -208,23 +173,34 @@ def metadata(log: Sequence[dg.EventLogEntry]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_command_in_a_process_of_its_own_does_the_run(queue: Queue) -> None:
-    """Its figures, its progress, its member and its leases are shown as those of a run in Dagster's process."""
-    client = dg.PipesSubprocessClient(cwd=str(REPOSITORY))
-    arguments = {"command": [sys.executable, "-m", "sharequeue.cli", "run"]}
-    succeeded, run, log = queue.run(client, arguments=arguments)
-    assert succeeded, [entry.user_message for entry in log]
-    shown = metadata(log)
+def test_a_command_does_the_run_of_a_process_without_spark(queue: Queue) -> None:
+    """Dagster's process cannot import PySpark. Figures, progress, member, leases, checks of columns and the input of
+    an asset downstream are those of a run in Dagster's process."""
+    launch = {
+        "client": "elsewhere",
+        "arguments": {"command": [sys.executable, "-m", "sharequeue.cli", "run"]},
+    }
+    given = {
+        "group": queue.group,
+        "topics": [queue.topic],
+        "pipeline": f"{__name__}:half",
+        "configs": {"share.auto.offset.reset": "earliest"},
+        "columns": [{"name": "offset", "max": RECORDS}],
+        "run": {"launch": launch},
+    }
+    accepted = f"{dagster_name(queue.group)}/accepted"
+    jobs = [{"name": "accept", "selection": [accepted]}, {"name": "read", "selection": ["downstream"]}]
+    done, read = launched(given, jobs, folder=str(REPOSITORY), environment=os.environ)
+    assert done["success"], done["lines"]
+    shown, tags = done["metadata"]["accepted"], done["tags"]
     assert (shown["accepted_records"], shown["rejected_records"], shown["lag_records"]) == (10, 10, 0)
     assert shown["dagster/row_count"] == 10
-    columns = {each.name: each.description for each in shown["dagster/column_schema"].columns}
-    assert columns["text"] == "The number."
-    (source,) = shown["dagster/column_lineage"].deps_by_column["text"]
-    assert (source.asset_key.path[-1], source.column_name) == (queue.topic, "value")
-    assert (shown["member"], bool(run.tags[LEASES_TAG])) == (run.tags[MEMBER_TAG], True)
-    lines = [entry.user_message for entry in log]
-    assert any(line.startswith("round 1: 20 records done") for line in lines)
-    assert not any("sharequeue answers" in line for line in lines)
+    assert shown["dagster/column_schema"]["text"] == "The number."
+    assert shown["dagster/column_lineage"]["text"] == [[queue.topic, "value"]]
+    assert (shown["member"], bool(tags[LEASES_TAG])) == (tags[MEMBER_TAG], True)
+    assert any(line.startswith("round 1: 20 records done") for line in done["lines"])
+    assert not any("sharequeue answers" in line for line in done["lines"])
+    assert (done["checks"], read["metadata"]["downstream"]) == ({"offset_max": True}, {"rows": 10})
 
 
 def test_an_error_of_the_driver_is_that_of_the_run(queue: Queue, spark: SparkSession) -> None:
@@ -276,6 +252,32 @@ def test_what_an_ended_driver_held_is_given_back_only_to_a_cancelled_run(
     succeeded, run, log = queue.run(Here(lost=True))
     assert not succeeded
     assert "it has leased nothing" in failure_of(log)
+
+
+def test_a_summary_is_merged_where_it_is_launched(
+    queue: Queue, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything was accepted there is no file. One whose answer is lost is a failure, and may be repeated; one
+    that the pipeline does not have is a failure for good."""
+    summaries = [Summary("totals", by_lease)]
+    made = pipeline(group=queue.group, topics=[queue.topic], sink=queue.group, summaries=summaries)(half)
+    monkeypatch.setattr(sys.modules[__name__], "summed", made)
+    _, _, log = queue.run(Here(), "summed", asset="totals")
+    assert metadata(log) == {"dagster/row_count": 0, "place": "here"}
+    assert queue.run(Here(), "summed")[0]
+    _, _, log = queue.run(Here(), "summed", asset="totals")
+    file = tmp_path / dagster_name(queue.group) / "totals.parquet"
+    shown = metadata(log)
+    assert (shown["dagster/row_count"], shown["path"], shown["place"]) == (1, str(file), "here")
+    assert [record.data for record in shown["first_rows"].records] == [{"records": 10}]
+    assert pd.read_parquet(file).to_dict("records") == [{"records": 10}]
+    succeeded, run, log = queue.run(Here(lost=True), "summed", asset="totals")
+    assert not succeeded
+    assert "ended without an answer: the file is that of before" in failure_of(log)
+    assert "dagster/max_retries" not in run.tags
+    _, run, log = queue.run(Here(), "half", asset="totals")
+    assert "has no summary 'totals' (it has: none)" in failure_of(log)
+    assert run.tags["dagster/max_retries"] == "0"
 
 
 def test_a_driver_that_cannot_start_is_not_retried(queue: Queue) -> None:

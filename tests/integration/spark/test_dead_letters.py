@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.domain.results.runs import WrittenAtEnd
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
@@ -118,7 +119,7 @@ class Job:
             at_work.join()
             self.case.writer().write()
 
-    def write(self) -> dead_letters.WrittenAtEnd | None:
+    def write(self) -> WrittenAtEnd | None:
         """Do what the end of a run does."""
         return dead_letters.write_letters_at_end(self.settings, self.case.state, self.case.configure())
 

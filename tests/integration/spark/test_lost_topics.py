@@ -7,11 +7,11 @@ from pyspark.sql import SparkSession
 
 from sharequeue.database import Database
 from sharequeue.domain.errors import UnknownTopicId, UnknownTopicOrPartition
+from sharequeue.domain.results.runs import RunReport
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import lease, pipeline
-from sharequeue.spark.report import RunReport
 from sharequeue.state import State
 from tests.fixtures.pipelines import Produce, all_accepted
 from tests.fixtures.stack import MakeTopic

@@ -17,11 +17,11 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sharequeue.deadletters.letters import read_dead_letters
+from sharequeue.domain.results.runs import RunReport
 from sharequeue.domain.settings import Settings
 from sharequeue.spark.handler import Handler, MostFailed
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import Progress
-from sharequeue.spark.report import RunReport
 from sharequeue.spark.row_handlers import by_row
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of

@@ -15,6 +15,7 @@ from pyspark.sql import functions as fn
 from sharequeue.database import Database
 from sharequeue.domain.errors import InvalidRecordState, InvalidRequest
 from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.results.runs import Stored
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Lease
 from sharequeue.outputs.manifest import PENDING
@@ -30,7 +31,7 @@ from sharequeue.spark import (
     read_output,
 )
 from sharequeue.spark.output.folders import SinkNames
-from sharequeue.spark.sinks.interface import Sink, Stored
+from sharequeue.spark.sinks.interface import Sink
 from sharequeue.spark.sinks.transfers import Step
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State

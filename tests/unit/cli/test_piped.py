@@ -13,7 +13,7 @@ from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, PipesContext, encode_pa
 
 from sharequeue.cli.failures import CommandRefused
 from sharequeue.cli.piped import Piped, opened_pipes
-from sharequeue.spark.launches import EXTRA, LaunchedRun
+from sharequeue.domain.results.launches import LaunchedRun, extra_of
 
 ANOTHERS: dict[str, Any] = {"asset_keys": [], "run_id": "r", "extras": {}}
 
@@ -42,7 +42,7 @@ def test_a_client_may_put_the_context_on_the_command_line(
     )
     messages = tmp_path / "messages"
     words = {
-        "--dagster-pipes-context": encode_param({"data": {**ANOTHERS, "extras": {EXTRA: order.extra()}}}),
+        "--dagster-pipes-context": encode_param({"data": {**ANOTHERS, "extras": extra_of(order)}}),
         "--dagster-pipes-messages": encode_param({"path": str(messages)}),
     }
     monkeypatch.setattr(sys, "argv", ["submit.py", "run", *(word for pair in words.items() for word in pair)])
@@ -72,6 +72,7 @@ def test_a_context_in_a_store_needs_a_function_that_opens_it(monkeypatch: pytest
     for extras, expected in (
         ({}, "has no order for a run"),
         ({"sharequeue": {"member_id": 1}}, "another version of sharequeue"),
+        ({"sharequeue": {"run": {"member_id": 1}}}, "another version of sharequeue"),
     ):
         given._data = {"extras": extras}
         with pytest.raises(CommandRefused, match=expected):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sharequeue.cli.run import _is_known
-from sharequeue.spark.report import RoundReport, RunReport
+from sharequeue.domain.results.runs import RoundReport, RunReport
 
 ROUND = RoundReport(number=1, lease_ids=(1,), lag=0, stage_seconds={})
 

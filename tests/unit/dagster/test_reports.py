@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 
 from sharequeue.dagster import reports
-from sharequeue.dagster.tables import preview
+from sharequeue.dagster.tables import table
 from sharequeue.deadletters.writer import DeadLetterReport, HeldLetters, PartitionReport
 from sharequeue.domain.figures import GroupFigures, SharePartitionStatus
 from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.results.runs import RunReport
 from sharequeue.domain.values import ArchivedRun, DeliveryCount, SharePartition
 from sharequeue.reports.read import CausesOfDay, GroupReport, ReportedMoment
-from sharequeue.spark.report import RunReport
+from sharequeue.spark.merged_summaries import first_rows
 from sharequeue.state.journal import Day
 
 NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
@@ -138,7 +139,7 @@ def test_the_first_rows_of_a_summary_are_shown_whatever_their_types_are() -> Non
             "late": [True, False],
         }
     )
-    rows = [record.data for record in preview(frame, 2).records]
+    rows = [record.data for record in table(*first_rows(frame, 2)).records]
     assert rows == [
         {
             "raw": "b'\\xff\\x00'",

@@ -17,6 +17,7 @@ PROJECT = tomllib.loads((LOCK.parent / "pyproject.toml").read_text())["project"]
 IMAGE = LOCK.parent / "docker" / "requirements.lock"
 EVERYTHING = [name for name in PROJECT["optional-dependencies"] if name not in ("docs", "tools")]
 """The extras of one environment: the others have environments of their own."""
+IN_THE_IMAGE = ["service", "spark", "dagster", "dagster-launch"]
 
 
 def locked(file: Path) -> list[tuple[str, str, str]]:
@@ -34,7 +35,9 @@ def asked(extras: list[str]) -> list[Requirement]:
 
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
 @pytest.mark.parametrize(
-    ("file", "extras"), [(LOCK, EVERYTHING), (IMAGE, ["service", "spark", "dagster"])], ids=["all", "image"]
+    ("file", "extras"),
+    [(LOCK, EVERYTHING), (IMAGE, ["service", "spark", "dagster", "dagster-launch"])],
+    ids=["all", "image"],
 )
 def test_every_package_is_locked_for_every_python(file: Path, extras: list[str], python: str) -> None:
     """The one version that its markers choose there is one that the project takes. After a change of the bounds:

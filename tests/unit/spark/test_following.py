@@ -19,6 +19,7 @@ from sharequeue.domain.errors import (
     GroupAuthorizationFailed,
     UnknownTopicId,
 )
+from sharequeue.domain.results.runs import RoundReport, RunReport, total
 from sharequeue.domain.values import SharePartition
 from sharequeue.reports.waiting_work import GroupWork, WaitingWork
 from sharequeue.spark import MostFailed, SparkNotReady, following
@@ -26,7 +27,6 @@ from sharequeue.spark.following import Follower
 from sharequeue.spark.job import RunBounds, ShareGroupJob
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.progress import Progress, ProgressCallback
-from sharequeue.spark.report import RoundReport, RunReport, total
 from tests.waiting import PATIENCE_S, wait_until
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from sharequeue.domain.offsets import OffsetSet
-from sharequeue.spark.replays.report import ReplayedPartition, ReplayReport
+from sharequeue.domain.results.replays import ReplayedPartition, ReplayReport
 from sharequeue.spark.replays.selection import (
     TimeWindow,
     checked_name,

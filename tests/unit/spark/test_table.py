@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sharequeue.spark.dead_letters import WrittenAtEnd
-from sharequeue.spark.report import RoundReport, RunReport, total
-from sharequeue.spark.table import MOST_ROWS, Removed, Table
+from sharequeue.domain.results.runs import RoundReport, RunReport, WrittenAtEnd, total
+from sharequeue.domain.results.table import MOST_ROWS, Removed, Table
 
 
 def a_round(number: int, **changes: int) -> RoundReport:

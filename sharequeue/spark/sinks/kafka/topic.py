@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from sharequeue.deadletters.outbox import Fenced
 from sharequeue.deadletters.topic import inputs_of
 from sharequeue.domain.errors import BrokerNotAvailable, ShareError
+from sharequeue.domain.results.runs import Stored
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Transfer
 from sharequeue.groups.configs import GroupConfigs
@@ -49,7 +50,6 @@ from sharequeue.spark.sinks.interface import (
     SinkContext,
     SinkRefused,
     SinkStep,
-    Stored,
 )
 from sharequeue.spark.sinks.kafka.records import (
     FAULTS_SCHEMA,

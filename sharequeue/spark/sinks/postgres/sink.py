@@ -31,6 +31,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.names import listed
+from sharequeue.domain.results.runs import Stored
 from sharequeue.domain.settings import Settings
 from sharequeue.outputs.manifest import ELSEWHERE
 from sharequeue.spark.leasing.crashes import reason_for_letters
@@ -51,7 +52,6 @@ from sharequeue.spark.sinks.interface import (
     SinkContext,
     SinkRefused,
     SinkStep,
-    Stored,
 )
 from sharequeue.spark.sinks.postgres.copy import ATTEMPT, LEASE, OFFSET, RECEIPT, Copier
 from sharequeue.spark.sinks.postgres.definition import are_the_cause

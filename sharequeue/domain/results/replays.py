@@ -8,7 +8,7 @@ from typing import Any
 
 from sharequeue.domain.names import plural
 from sharequeue.domain.offsets import OffsetSet
-from sharequeue.spark.table import Shown, Table
+from sharequeue.domain.results.table import Shown, Table
 
 _COUNTS = ("accepted", "accepted_rows", "released", "rejected", "without_row")
 """Counts of records, except `accepted_rows`."""
@@ -138,5 +138,45 @@ class ReplayReport(Shown):
                 *self.missing,
                 None if self.dry_run else outcomes,
                 None if self.dry_run else f"output: {self.path}",
+            ),
+        )
+
+
+_LEFT_OUT = "{} left out: put back from the dead-letter topic, and so processed at another offset"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishReport(Shown):
+    """The result of publishing a replay, or of its dry run, in rows."""
+
+    group: str
+    sink: str
+    name: str
+    records: int
+    """Records that the replay read."""
+    redriven: int
+    """Those of them that are left out: their dead letters were put back, and the group has them at other offsets."""
+    hidden_rows: int
+    """Rows taken out of the live output."""
+    added_rows: int
+    """Rows of the replay that were put in."""
+    folders: int
+    """Folders that were rewritten; 0 for a table."""
+    summaries: tuple[str, ...]
+    """Summaries that were recomputed."""
+    where: str
+    published: bool
+
+    def table(self) -> Table:
+        """Return its figures."""
+        done = "published" if self.published else "would publish"
+        return Table(
+            f"{done} replay {self.name} of group {self.group} into {self.where}",
+            ("records", "redriven", "rows out", "rows in", "folders"),
+            [(self.records, self.redriven, self.hidden_rows, self.added_rows, self.folders)],
+            (
+                _LEFT_OUT.format(plural(self.redriven, "record")) if self.redriven else None,
+                f"recomputed: {', '.join(self.summaries)}" if self.summaries else None,
+                None if self.published else "nothing was changed: execute to publish",
             ),
         )

@@ -6,16 +6,12 @@ order of the stages.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Self
 
 from sharequeue.domain.names import plural
-from sharequeue.domain.values import Acknowledged
-from sharequeue.spark.dead_letters import WrittenAtEnd
-from sharequeue.spark.leasing.group import words_of_losses
-from sharequeue.spark.outcomes.outcomes import Acknowledgement
-from sharequeue.spark.table import Cell, Shown, Table
+from sharequeue.domain.results.table import Cell, Shown, Table
 
 STAGES = ("observe", "acquire", "plan", "write", "summarise", "read back", "stage", "acknowledge")
 """Spark reads, handles and writes in one pass, so `write` has the time of all three. `stage` exists only for a sink
@@ -23,7 +19,7 @@ that prepares its rows before the acknowledgement, such as `PostgresTable`.
 """
 _ALWAYS = ("leased", "accepted", "released", "rejected")
 """Counts that are also shown if they are zero."""
-_OUTCOMES = ("accepted", "released", "rejected", "gaps", "exhausted")
+REPLIED = ("accepted", "released", "rejected", "gaps", "exhausted")
 """Counts of the state's replies to acknowledgements."""
 
 
@@ -53,22 +49,12 @@ class Counts(Shown):
     @property
     def done(self) -> int:
         """Records that an acknowledgement gave an outcome, and gaps. Records that were given back are not done."""
-        return sum(getattr(self, name) for name in _OUTCOMES)
+        return sum(getattr(self, name) for name in REPLIED)
 
     def shown(self, title: str) -> Table:
         """Return a table of the counts."""
         names = shown_counts([self])
         return Table(title, names, [[getattr(self, name) for name in names]])
-
-
-def counted(done: Sequence[Acknowledged], wanted: Collection[Acknowledgement]) -> dict[str, int]:
-    """Return the sums of the state's replies to these acknowledgements, by the names of `Counts`."""
-    return {
-        **{name: sum(getattr(each, name) for each in done) for name in _OUTCOMES},
-        "held": sum(each.held.count for each in wanted),
-        "without_row": sum(each.without_row for each in wanted),
-        "lost": sum(each.lost.count for each in wanted),
-    }
 
 
 def total(counts: Sequence[Counts]) -> dict[str, int]:
@@ -80,6 +66,26 @@ def shown_counts(counts: Sequence[Counts]) -> list[str]:
     """Return the names of the counts to show: rare ones only if one of them is not zero."""
     sums = total(counts)
     return [name for name in sums if name in _ALWAYS or sums[name]]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenAtEnd:
+    """What a job wrote for its group, in records."""
+
+    written: int = 0
+    """Letters that are now confirmed in the dead-letter topic, also those that an earlier attempt had written."""
+    dropped: int = 0
+    """Records closed without a letter, as the group's config requires."""
+    left: int = 0
+    """Records that still wait."""
+    warning: str | None = None
+    """How many still wait, why, and what to do."""
+
+    def __add__(self, later: WrittenAtEnd) -> WrittenAtEnd:
+        """Return what both have written, and what waits after the second."""
+        return WrittenAtEnd(
+            self.written + later.written, self.dropped + later.dropped, later.left, later.warning
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +169,15 @@ class RunReport(Counts):
         )
 
 
+def words_of_losses(group: str, lost: int) -> str:
+    """Return the message on lost records."""
+    return (
+        f"group {group} has lost {plural(lost, 'record')}: retention removed them before they were processed. Give "
+        "their topics a longer retention (retention.ms, retention.bytes), or run more often, so that a run leases "
+        "each record before it is removed"
+    )
+
+
 def _rounds(title: str, rounds: Sequence[RoundReport], *remarks: str | None) -> Table:
     columns = [*shown_counts(rounds), "lag", "seconds"]
     rows: list[list[Cell]] = [[each.number, *(getattr(each, name) for name in columns)] for each in rounds]
@@ -202,3 +217,36 @@ class AcknowledgedRecords(Counts):
     def table(self) -> Table:
         """Return the counts."""
         return self.shown(f"acknowledged {plural(self.leased, 'record')}; lag {self.lag:,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where the accepted rows of a sink are, in the terms of a data catalog; None if a term does not apply."""
+
+    kind: str | None = None
+    """The storage, such as `postgres` or `parquet`."""
+    table: str | None = None
+    uri: str | None = None
+    """An address without a user and a password."""
+    for_the_queue: bool = False
+    """Whether the rows also have the columns for the queue (`outcome`, `error`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullRun:
+    """What a run has done, and where its accepted rows are."""
+
+    report: RunReport
+    sink: str
+    path: str | None
+    """The folder of the files; None if the rows are not in files."""
+    stored: Stored
+    columns: Mapping[str, str]
+    """The columns that runs have written so far, and their types in Spark's words."""
+    comments: Mapping[str, str] = field(default_factory=dict)
+    """The comments that the handler's result has on some of them."""
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The columns of the record that some of them are made of, as far as Spark's plan shows it."""
+    swept_leases: int
+    swept_records: int
+    removed_folders: int
