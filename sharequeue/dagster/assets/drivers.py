@@ -1,8 +1,9 @@
 """A driver elsewhere: a Pipes client of the code location starts it with an order, and its answers are waited for."""
 
+import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,11 +124,15 @@ def _client_of(context: Context, launch: Launch) -> dg.PipesClient:
 
 
 def _copied(given: Any) -> Any:
-    """Return dictionaries and lists as new ones: some clients add to those that they get."""
+    """Return arguments as new ones: some clients add the order to the dictionaries, lists and objects that they get.
+    An object that cannot be copied is passed as it is.
+    """
     if isinstance(given, Mapping):
         return {name: _copied(value) for name, value in given.items()}
     if isinstance(given, list):
         return [_copied(value) for value in given]
+    with suppress(Exception):
+        return copy.deepcopy(given)
     return given
 
 
