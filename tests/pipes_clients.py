@@ -16,6 +16,7 @@ from dagster._core.pipes.utils import extract_message_or_forward_to_stdout
 from dagster_pipes import DAGSTER_PIPES_MESSAGES_ENV_VAR, PipesContext, encode_param
 
 from sharequeue.cli import command
+from tests.waiting import PATIENCE_S, wait_until
 
 
 class OfStream(dg.PipesMessageReader):
@@ -59,6 +60,10 @@ class Here(dg.PipesClient):
             PipesContext._instance = None
             done = CliRunner().invoke(command, ["run", *options], env=environment)
             PipesContext._instance = None
+            if self.reader is None and not self.lost:
+                # Dagster's reader of a file may leave out what is written just before the session ends. A process of
+                # its own takes longer to end.
+                wait_until(lambda: session.message_handler.received_closed_message, PATIENCE_S)
             if self.reader is not None:
                 self.reader.read(done.stdout if self.reader.stream == "stdout" else done.stderr)
             if done.exit_code:
