@@ -51,7 +51,7 @@ def require_own_keys(lineages: Iterable[Lineage]) -> None:
     """
     first: dict[dg.AssetKey, _Keyed] = {}
     for lineage in sorted(lineages, key=lambda each: each.group.group):
-        for each in (*_topics(lineage.group), *_assets(lineage)):
+        for each in (*_topics(lineage), *_assets(lineage)):
             for part in each.key.path:
                 if not is_part_of_key(part):
                     raise ValueError(
@@ -66,13 +66,14 @@ def require_own_keys(lineages: Iterable[Lineage]) -> None:
                 )
 
 
-def _topics(group: ShareGroup) -> Iterator[_Keyed]:
+def _topics(lineage: Lineage) -> Iterator[_Keyed]:
     """Yield the topics that a group reads or writes. Another prefix stands for another Kafka cluster."""
+    group = lineage.group
     prefix = "/".join(group.topic_prefixes)
     of_cluster, rule = ("", _OF_TOPICS) if prefix == TOPIC_PREFIX else (f" of {prefix}", _OF_CLUSTERS)
     for topic in sorted({*group.topics, *written_topics(group).values()}):
         words = f"the topic {topic!r}{of_cluster} (share group {group.group!r})"
-        yield _Keyed(group.topic_key(topic), ("topic", prefix, topic), words, rule)
+        yield _Keyed(lineage.topic_key(topic), ("topic", prefix, topic), words, rule)
 
 
 def _assets(lineage: Lineage) -> Iterator[_Keyed]:

@@ -165,7 +165,7 @@ class ShareGroupComponent(ShareGroup, dg.Component):
         first: dict[dg.AssetKey, str] = {}
         for each in queues:
             for topic in {*each.topics, *written_topics(each).values()} if each.topic_assets else ():
-                key = each.topic_key(topic)
+                key = each._lineage().topic_key(topic)
                 first[key] = min(first.get(key, each.group), each.group)
         return [key for key, group in first.items() if group == self.group]
 

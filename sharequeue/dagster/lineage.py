@@ -71,6 +71,7 @@ class Lineage:
         self._translate = translate
         self._about = _about(group)
         self._translated: dict[str, dg.AssetSpec] = {}
+        self._topic_keys: dict[str, dg.AssetKey] = {}
 
     def __getitem__(self, name: str) -> dg.AssetSpec:
         """Return the spec of an asset by its internal name."""
@@ -81,6 +82,12 @@ class Lineage:
     def key(self, name: str) -> dg.AssetKey:
         """Return the key of an asset by its internal name."""
         return self._spec(name).key
+
+    def topic_key(self, topic: str) -> dg.AssetKey:
+        """Return the key of a topic's asset: each queue of a project asks for those of all."""
+        if topic not in self._topic_keys:
+            self._topic_keys[topic] = self.group.topic_key(topic)
+        return self._topic_keys[topic]
 
     @property
     def names(self) -> Collection[str]:
@@ -108,10 +115,10 @@ class Lineage:
 
     def _deps(self, name: str) -> list[dg.AssetKey]:
         if name in (ACCEPTED, REPLAYED):
-            return [self.group.topic_key(topic) for topic in self.group.topics]
+            return [self.topic_key(topic) for topic in self.group.topics]
         letters = dead_letter_topic(self.group)
         if name == REDRIVEN and letters:
-            return [self.group.topic_key(letters)]
+            return [self.topic_key(letters)]
         return [self.key(dep) for dep in _DEPS.get(name, (ACCEPTED,))]
 
 
@@ -149,7 +156,7 @@ def _names(lineages: Sequence[Lineage]) -> dict[dg.AssetKey, tuple[Lineage, str]
     found: dict[dg.AssetKey, tuple[Lineage, str]] = {}
     for lineage in lineages:
         for topic in (*lineage.group.topics, *written_topics(lineage.group).values()):
-            found.setdefault(lineage.group.topic_key(topic), (lineage, topic))
+            found.setdefault(lineage.topic_key(topic), (lineage, topic))
     return found
 
 
@@ -167,11 +174,11 @@ def _users(lineages: Sequence[Lineage]) -> tuple[Mapping[dg.AssetKey, list[Linea
     writers, looped = (defaultdict[dg.AssetKey, list[_Writer]](list) for _ in range(2))
     below: dict[dg.AssetKey, set[dg.AssetKey]] = defaultdict(set)
     for lineage in lineages:
-        topics = {lineage.group.topic_key(topic) for topic in lineage.group.topics}
+        topics = {lineage.topic_key(topic) for topic in lineage.group.topics}
         for topic in topics:
             readers[topic].append(lineage)
         for name, written in written_topics(lineage.group).items():
-            target = lineage.group.topic_key(written)
+            target = lineage.topic_key(written)
             if topics & _reached(target, below):
                 looped[target].append((lineage, name))
                 continue
