@@ -68,10 +68,11 @@ class _PlainSchema(BaseModel):
             model["properties"] = {
                 name: _plain(field, ours["$defs"]) for name, field in model["properties"].items()
             }
+        of_component = {name: _plain(field, schema["$defs"]) for name, field in _of_component(schema).items()}
         return {
             **schema,
             "additionalProperties": ours["additionalProperties"],
-            "properties": schema["properties"] | ours["properties"],
+            "properties": schema["properties"] | of_component | ours["properties"],
             "$defs": schema.get("$defs", {}) | ours["$defs"],
         }
 
@@ -86,13 +87,20 @@ def with_plain_schema(model: type[BaseModel]) -> type[BaseModel]:
 def _fields_of(model: type[_PlainSchema]) -> tuple[_Schema, _Schema]:
     """Return the schemas of the fields that are checked here, and of the models in them."""
     ours, derived = ShareGroup.model_json_schema(), super(_PlainSchema, model).model_json_schema()
-    of_component = {
-        # As Dagster derives them, they may be texts only because of templates.
-        name: {"anyOf": [each for each in _options(field) if each.get("type") != "string"]}
-        for name, field in derived["properties"].items()
-        if name in _OF_COMPONENT
-    }
-    return of_component | ours["properties"], derived.get("$defs", {}) | ours["$defs"]
+    return _of_component(derived) | ours["properties"], derived.get("$defs", {}) | ours["$defs"]
+
+
+def _of_component(derived: _Schema) -> dict[str, _Schema]:
+    """Return the schemas of the fields that only a component has, from those that Dagster derives: there they may be
+    texts, but only because of templates. A subclass may have declared them as something else, which is left out.
+    """
+    found: dict[str, _Schema] = {}
+    for name in _OF_COMPONENT:
+        field = derived["properties"].get(name, {})
+        options = [each for each in _options(field) if each.get("type") != "string"]
+        if options and all("type" in _model(each, derived.get("$defs", {})) for each in options):
+            found[name] = {**field, "anyOf": options}
+    return found
 
 
 def _checked(path: str, value: Any, field: _Schema, models: _Schema) -> Any:

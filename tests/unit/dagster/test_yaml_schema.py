@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import dagster as dg
 import pytest
@@ -49,6 +49,9 @@ def problems(**given: Any) -> dict[str, list[str]]:
         ({"topics": {"a": 1}}, "topics", ["is not of type 'array', 'string'"]),
         ({"summaries": {"delays": 1}}, "summaries.delays", ["1 is not of type 'string'"]),
         ({"backfill": 5}, "backfill", ["5 is not of type 'object', 'null', 'string'"]),
+        ({"topic_assets": 5}, "topic_assets", ["5 is not of type 'boolean', 'string'"]),
+        ({"topic_translation": "raw"}, "topic_translation", ["'raw' is not of type 'object', 'null'"]),
+        ({"translation": {"kay": "x"}}, "translation", ["('kay' was unexpected)"]),
     ],
 )
 def test_dg_check_yaml_names_the_wrong_field_and_what_is_expected(
@@ -80,11 +83,13 @@ def test_dg_check_yaml_allows_what_loads(given: dict[str, Any]) -> None:
 def test_the_schema_has_the_fields_of_a_custom_component() -> None:
     class Audited(ShareGroupComponent):
         auditor: str = "nobody"
+        translation: Annotated[Any, dg.Resolver(lambda context, given: None, model_field_type=str)] = None
 
     model = Audited.get_model_cls()
     assert model is not None
     validator = Draft202012Validator(model.model_json_schema())
-    assert [*validator.iter_errors({**MINIMAL, "auditor": "team:a"})] == []
+    assert [*validator.iter_errors({**MINIMAL, "auditor": "team:a", "translation": "b"})] == []
+    assert model.model_validate({**MINIMAL, "translation": "b"})
     assert generate_sample_yaml("shop.Audited", model.model_json_schema())
 
 
