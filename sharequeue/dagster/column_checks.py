@@ -20,7 +20,7 @@ from sharequeue.domain.errors import PipelineError, first_line
 from sharequeue.domain.names import plural
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import OutputRow
-from sharequeue.outputs import output_dataset
+from sharequeue.outputs.dataset import open_output
 from sharequeue.state import State
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ CHECKED_UNTIL = "checked_until"
 """The metadata key of the time of the newest acknowledgement whose rows were checked."""
 RECENT = "recent_leases"
 """The metadata key of the leases that were acknowledged shortly before that time, and were checked."""
+_POSITION = {CHECKED_UNTIL, RECENT}
 AGAIN = timedelta(minutes=1)
 """How much later than the time of its acknowledgement a transaction may have committed."""
 MOST_EXECUTIONS = 20
@@ -146,10 +147,13 @@ def _judged(
     if last is not None and not new:
         return _result(check, asset, last.passed, last.description or "", dict(last.metadata))
     try:
-        rows = output_dataset(state, group_id, sink, known=[sink], leases=[row.lease_id for row in new])
-        problem, found = _violations(check, rows) if new else ("", {})
+        output = open_output(state, group_id, sink, known=[sink], leases=[row.lease_id for row in new])
+        with output.naming_damage():
+            problem, found = _violations(check, output.rows) if new else ("", {})
     except PipelineError as error:
-        problem, found = first_line(error), {}
+        # Rows that could not be read are not checked: the next result is of them, too.
+        position = {} if last is None else {at: last.metadata[at] for at in _POSITION & last.metadata.keys()}
+        return _result(check, asset, False, first_line(error), position)
     right = f"{check.words}: {plural(sum(row.records for row in new), 'new record')}"
     return _result(check, asset, not problem, problem or right, {**found, **_kept(counted)})
 

@@ -18,8 +18,8 @@ from sharequeue.database import Database
 from sharequeue.domain.errors import first_line
 from sharequeue.domain.names import nearest
 from sharequeue.domain.settings import Settings
-from sharequeue.outputs.dataset import OpenOutput, open_output
-from sharequeue.outputs.errors import NotFiles
+from sharequeue.outputs.dataset import OpenOutput, open_output, parquet_format
+from sharequeue.outputs.errors import NotFiles, OutputDamaged
 from sharequeue.outputs.manifest import newest_sink
 from sharequeue.outputs.stores import filesystem_of
 from sharequeue.outputs.summaries import summary_file
@@ -105,9 +105,9 @@ class OutputIOManager(dg.ConfigurableIOManager):
             session = self.spark.session("summary")
             return _selected(session, session.read.parquet(shown), columns)
         try:
-            rows = OpenOutput(dataset(file, format="parquet", filesystem=store), {})
-            return _KINDS[kind](_chosen(rows, columns))
-        except (ArrowInvalid, OSError) as error:
+            rows = dataset(file, format=parquet_format(), filesystem=store)
+            return _KINDS[kind](_chosen(OpenOutput(rows, rows, {file: "the summary"}), columns))
+        except (ArrowInvalid, OSError, OutputDamaged) as error:
             raise _NotLoaded(
                 f"{shown} cannot be read: materialize the summary again. The error: {first_line(error)}"
             ) from error

@@ -8,8 +8,9 @@ A column that was added later is null in the older files, and a column whose typ
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from sharequeue.state import State
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import fs
-    from pyarrow.dataset import Dataset
+    from pyarrow.dataset import Dataset, ParquetFileFormat
 
 MOST_READERS = 32
 """The most folders whose files are looked up at the same time."""
@@ -64,18 +65,26 @@ class OpenOutput:
     """The rows of an output, and what each of their files has."""
 
     rows: Dataset
+    files: Dataset
+    """All rows of the files: Arrow names no files of rows that are filtered."""
     named: Mapping[str, str]
     """The leases and the folder of each file, as a text."""
 
     def table(self) -> pa.Table:
         """Read all rows. Raises OutputDamaged for a file whose rows cannot be read."""
+        with self.naming_damage():
+            return self.rows.to_table()
+
+    @contextmanager
+    def naming_damage(self) -> Iterator[None]:
+        """Raise OutputDamaged, with the leases, for a file whose rows cannot be read in the block."""
         import pyarrow as pa
 
         try:
-            return self.rows.to_table()
+            yield
         except (pa.ArrowInvalid, OSError):
             # The error does not have the file.
-            for file in self.rows.get_fragments():
+            for file in self.files.get_fragments():
                 try:
                     for _ in file.to_batches(schema=self.rows.schema):
                         pass
@@ -107,7 +116,8 @@ def open_output(
         leases = {whole_number("a lease of `leases`", each) for each in leases}
         folders = {folder: of for folder, of in folders.items() if not leases.isdisjoint(of)}
     if not folders:
-        return OpenOutput(ds.dataset((schema or pa.schema([])).empty_table()), {})
+        empty = ds.dataset((schema or pa.schema([])).empty_table())
+        return OpenOutput(empty, empty, {})
     named = {folder: f"{named_leases(of)} in {folder}" for folder, of in folders.items()}
     stores: list[tuple[fs.FileSystem, list[str]]] = []
     folder_of: dict[str, str] = {}
@@ -127,22 +137,28 @@ def open_output(
     if schema is None:
         _check_rows(sink, folders, named, footers)
         schema = together([columns for _, (columns, _) in footers])
-    rows = _of_files(stores, schema)
-    if leases is not None:
-        rows = _only(rows, leases, folders)
-    return OpenOutput(rows, {file: named[folder] for file, folder in folder_of.items()})
+    whole = _of_files(stores, schema)
+    rows = whole if leases is None else _only(whole, leases, folders)
+    return OpenOutput(rows, whole, {file: named[folder] for file, folder in folder_of.items()})
+
+
+def parquet_format() -> ParquetFileFormat:
+    """Return how the Parquet files of an output are read."""
+    import pyarrow.dataset as ds
+
+    return ds.ParquetFileFormat(
+        # Spark may write times as INT96, which Arrow would read as nanoseconds: these end in the year 2262.
+        coerce_int96_timestamp_unit="us",
+        # Without it, most flipped bytes are other values, and no error.
+        default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
+    )
 
 
 def _of_files(stores: Iterable[tuple[fs.FileSystem, list[str]]], schema: pa.Schema) -> Dataset:
     """Return the rows of Parquet files in one or several stores."""
     import pyarrow.dataset as ds
 
-    parquet = ds.ParquetFileFormat(
-        # Spark may write times as INT96, which Arrow would read as nanoseconds: these end in the year 2262.
-        coerce_int96_timestamp_unit="us",
-        # Without it, most flipped bytes are other values, and no error.
-        default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
-    )
+    parquet = parquet_format()
     parts = [ds.dataset(files, schema=schema, format=parquet, filesystem=store) for store, files in stores]
     return parts[0] if len(parts) == 1 else ds.dataset(parts)
 

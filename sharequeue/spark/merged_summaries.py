@@ -72,13 +72,13 @@ def _replace(spark: SparkSession, frame: pd.DataFrame, file: str) -> None:
     if is_uri(file):
         with tempfile.TemporaryDirectory() as folder:
             staged = Path(folder) / "summary.parquet"
-            frame.to_parquet(staged, index=False)
+            frame.to_parquet(staged, engine="pyarrow", index=False, write_page_checksum=True)
             Files(spark, file).put(staged, file)
         return
     path = Path(file)
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}")
-    frame.to_parquet(staged, index=False)
+    frame.to_parquet(staged, engine="pyarrow", index=False, write_page_checksum=True)
     staged.replace(path)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
@@ -23,6 +22,7 @@ from sharequeue.spark.outcomes.outcomes import read_back
 from sharequeue.spark.output.compaction import compact
 from sharequeue.spark.output.files import Files
 from sharequeue.state import State
+from tests.damage import flip
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 
@@ -59,18 +59,6 @@ def emptied(folder: Path) -> None:
 def cut_off(folder: Path) -> None:
     for file in parts(folder):
         file.write_bytes(file.read_bytes()[:40])
-
-
-def flipped(folder: Path) -> bytes:
-    """Change the last byte of a page, as on a store that does not notice that; return what the file was."""
-    (file,) = parts(folder)
-    whole = file.read_bytes()
-    column = pq.read_metadata(file).row_group(0).column(0)
-    start = column.dictionary_page_offset or column.data_page_offset
-    end = start + column.total_compressed_size - 1
-    file.write_bytes(whole[:end] + bytes([whole[end] ^ 1]) + whole[end + 1 :])
-    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
-    return whole
 
 
 OTHER_DAMAGE = [pytest.param(damage, marks=pytest.mark.deep) for damage in (shutil.rmtree, emptied)]
@@ -278,7 +266,7 @@ def test_a_removed_folder_that_counts_is_named_with_its_lease(
     assert read_output(spark, state, job.group, job.sink).count() == RECORDS
     folder = next(iter(sink.glob(f"*/sharequeue_lease={lost}")))
     named = f"are missing or cannot be read: lease {lost} in {folder}"
-    content = flipped(folder)
+    content = flip(parts(folder)[0])
     with pytest.raises(OutputDamaged, match=named):
         compact(spark, output_settings, state, job.group, job.sink)
     parts(folder)[0].write_bytes(content)
