@@ -111,7 +111,7 @@ def rows(ledger: str) -> Handler:
         content = content_of(key, value, headers, micros, record["timestamp_type"])
         deliveries = record["delivery_count"]
         line = json.dumps([number, deliveries, record["lease_id"], content]) + "\n"
-        file = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        file = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.write(file, line.encode())
         os.close(file)
         if rejected:
@@ -217,7 +217,7 @@ def main() -> None:
     """Run both groups until the death comes."""
     life = Life(**json.loads(sys.argv[1]))
     deaths = Deaths.parse(life.deaths)
-    steps = os.open(f"{life.folder}/steps", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    steps = os.open(f"{life.folder}/steps", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def step(name: str) -> None:
         os.write(steps, f"{name}\n".encode())
