@@ -261,11 +261,9 @@ class KeptWorld:
         """Remove some kept files, cut some, and change a byte of some."""
         files = self.kept()
         for name in self.draw.sample(files, min(len(files), 3)):
-            how, data = (
-                self.draw.choice(("removed", "cut", "changed", "changed")),
-                bytearray(self.store.read(name)),
-            )
-            if how == "removed":
+            data = bytearray(self.store.read(name))
+            how = self.draw.choice(("removed", "cut", "changed", "changed"))
+            if how == "removed" or not data:  # a task that was killed has written nothing yet
                 self.store.remove(name)
             elif how == "cut":
                 self.store.write(name, bytes(data[: self.draw.randrange(len(data))]))
