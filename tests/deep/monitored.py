@@ -67,7 +67,7 @@ def _quick(rule: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _short(rule: Mapping[str, Any]) -> dict[str, Any]:
-    expression = re.sub(r"\[(\w+)\]", lambda found: f"[{divided(found[1])}]", rule["expr"])
+    expression = re.sub(r"\[(\w+)(:?)\]", lambda found: f"[{divided(found[1])}{found[2]}]", rule["expr"])
     return {**_quick(rule), "alert": f"{rule['alert']}Short", "expr": expression}
 
 

@@ -180,6 +180,21 @@ CASES = (
         {9: 0, 10: 1, 30: 1, 60: 1, 75: 0},
     ),
     Case(
+        "records are lost while the only replica is replaced by one with another address",
+        "RecordsLost",
+        {
+            'sharequeue_group_lost_records_total{group="g",instance="a"}': "0x20 stale",
+            'sharequeue_group_lost_records_total{group="g",instance="b"}': "_x24 30x100",
+        },
+        {20: 0, 26: 1, 60: 1, 90: 0},
+    ),
+    Case(
+        "records were lost long ago, and the group is deleted and made again",
+        "RecordsLost",
+        _group("lost_records_total", "30x100 _x2 0x100"),
+        {49: 0, 106: 0, 130: 0},
+    ),
+    Case(
         "a replica begins that shows an old loss",
         "RecordsLost",
         {
