@@ -45,6 +45,8 @@ _ABSENT = frozenset(
 _REFUSED_SECONDS = 2.0
 """How long a request waits for another broker of the cluster once one has refused the client."""
 _LISTEN_SECONDS = 0.2
+_BACKOFF_MS, _AWAY_BACKOFF_MS = 20, 100
+"""librdkafka's `reconnect.backoff.ms`, usually, and for the client after a request that no broker has answered."""
 
 
 class _ClientReports:
@@ -79,6 +81,7 @@ class BrokerClient:
         self._client: AdminClient | None = None
         self._credentials: Credentials = ()
         self._heard = _ClientReports()
+        self._was_away = False
 
     @property
     def settings(self) -> Settings:
@@ -114,8 +117,9 @@ class BrokerClient:
             config = client_config(
                 self._settings,
                 socket_timeout_ms=int(self._timeout * 1000),
-                # A new client waits for half of this before it connects: 50 ms of every run and command.
-                reconnect_backoff_ms=20,
+                # A new client waits for half of it before it connects: with 100 ms, every run and command would. But
+                # if a proxy without a broker takes its connections and closes them, it connects as often as that.
+                reconnect_backoff_ms=_AWAY_BACKOFF_MS if self._was_away else _BACKOFF_MS,
                 # A broker that is available again is noticed within a second, not after librdkafka's ten.
                 reconnect_backoff_max_ms=1000,
                 error_cb=heard.note,
@@ -135,7 +139,7 @@ class BrokerClient:
 
     def _result(self, future: Future[Any]) -> Any:
         try:
-            return self._waited(future)
+            found = self._waited(future)
         except TimeoutError:
             raise self._unavailable("no answer") from None
         except KafkaException as failure:
@@ -145,6 +149,8 @@ class BrokerClient:
             if error.code() in _ABSENT:
                 raise UnknownTopicOrPartition(error.str()) from None
             raise error_for(int(error.code()), error.str()) from failure
+        self._was_away = False
+        return found
 
     def _waited(self, future: Future[Any]) -> Any:
         """Wait for the result, and meanwhile handle the client's reports of its connections.
@@ -177,7 +183,7 @@ class BrokerClient:
         self._listen()
         where = f"Kafka at {self._settings.bootstrap_servers}"
         refusal = self._heard.refusal
-        self._client, self._heard = None, _ClientReports()
+        self._client, self._heard, self._was_away = None, _ClientReports(), True
         if refusal is not None and refusal.code() == KafkaError._AUTHENTICATION:
             return SaslAuthenticationFailed(
                 f"{where} refuses the login of this client ({refusal.str()}). Check "

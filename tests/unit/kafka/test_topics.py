@@ -62,6 +62,22 @@ def test_a_broker_that_is_silent_is_waited_for_once(monkeypatch: pytest.MonkeyPa
     assert silent.questions == 1
 
 
+def test_a_broker_that_is_away_is_connected_to_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request of a run has no wait, and a proxy without a broker no storm of connections."""
+    topics, silent = Topics(Settings({"bootstrap_servers": "127.0.0.1:1"})), SilentBroker()
+    backoffs: list[int] = []
+
+    def opened(config: dict[str, Any]) -> SilentBroker:
+        backoffs.append(config["reconnect.backoff.ms"])
+        return silent
+
+    monkeypatch.setattr(broker_client, "AdminClient", opened)
+    for _ in range(3):
+        with pytest.raises(BrokerNotAvailable):
+            topics.ask(["missing-0000"])
+    assert backoffs == [20, 100, 100]
+
+
 class DyingBroker(SilentBroker):
     """A client whose first request is on its way to a broker that dies."""
 
