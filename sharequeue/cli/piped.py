@@ -62,11 +62,13 @@ class Piped:
             raise
         except (Exception, SystemExit) as error:
             shown, whole = for_user(error) if isinstance(error, Exception) else (error, "")
-            if whole:
-                self._messages.send(logging.DEBUG, f"the whole error of Spark:\n{whole}")
             code = error.code if isinstance(error, CommandRefused) else code_of(shown)
             final = isinstance(error, click.ClickException | SystemExit) or is_final(error)
             self._messages.answer(FailedRun(error=f"{code}: {shown}", final=final))
+            # After the answer: Dagster's reader of a file stops at a line of which it sees only the beginning, as it
+            # may of a long one.
+            if whole:
+                self._messages.send(logging.DEBUG, f"the whole error of Spark:\n{whole}")
             raise
 
     def answer(self, answer: Answer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, PipesContext, encode_param
+from pyspark.errors import PythonException
 
 from sharequeue.cli.failures import CommandRefused
 from sharequeue.cli.piped import Piped, opened_pipes
-from sharequeue.domain.results.launches import LaunchedRun, extra_of
+from sharequeue.domain.results.launches import FailedRun, LaunchedRun, answered, extra_of
 
 ANOTHERS: dict[str, Any] = {"asset_keys": [], "run_id": "r", "extras": {}}
 
@@ -98,3 +100,21 @@ def test_a_run_goes_on_when_nobody_reads_its_messages(capsys: pytest.CaptureFixt
         "Dagster gets no messages of this run, which goes on (the folder is gone)",
         "100% done",
     ]
+
+
+def test_the_answer_comes_before_a_long_text() -> None:
+    """The reader of messages in a file may stop at a long line, and what comes after it is lost."""
+    sent: list[tuple[int, str]] = []
+    log = SimpleNamespace(log=lambda level, _, text: sent.append((level, text)))
+    context: Any = SimpleNamespace(log=log, close=lambda: None)
+    order: Any = SimpleNamespace()
+    failed = PythonException("ValueError: no price\n" + "  at org.apache.spark\n" * 1000)
+    with (
+        Piped(context, order, shown=False) as piped,
+        pytest.raises(PythonException),
+        piped.failures_reported(),
+    ):
+        raise failed
+    (_, answer), (level, text) = sent
+    assert isinstance(answered(answer), FailedRun)
+    assert (level, text.splitlines()[0]) == (logging.DEBUG, "the whole error of Spark:")
