@@ -41,7 +41,8 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
         return pa.struct([(field.name, _read_as(field.type)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(_read_as(kind.value_type))
-    if pa.types.is_map(kind):
+    # A map that is always empty has no type of its keys, and Arrow makes no such type itself.
+    if pa.types.is_map(kind) and not pa.types.is_null(kind.key_type):
         return pa.map_(_read_as(kind.key_type), _read_as(kind.item_type))
     return kind
 
@@ -69,18 +70,27 @@ def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return pa.decimal128(digits + scale, scale) if digits + scale <= _MOST_DIGITS else None
     if pa.types.is_null(one) or pa.types.is_null(other):
         return other if pa.types.is_null(one) else one
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return _struct(one, other)
+    if pa.types.is_nested(one) or pa.types.is_nested(other):
+        return _nested(one, other)
     return _WIDER.get((one, other)) or _WIDER.get((other, one))
 
 
-def _struct(one: pa.StructType, other: pa.StructType) -> pa.StructType | None:
-    """Return the fields of both: a nested field may have been added, but not widened."""
-    fields = {field.name: field.type for field in one}
-    for field in other:
-        known = fields.setdefault(field.name, field.type)
-        inner = wider(known, field.type) if pa.types.is_struct(known) else known
-        if inner is None or (inner == known and known != field.type):
-            return None
-        fields[field.name] = inner
-    return pa.struct(fields.items())
+def _nested(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the type of both: a field may have been added to a struct, wherever it is, but nothing in it widened."""
+    if one == other:
+        return one
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        fields = {field.name: field.type for field in one}
+        for field in other:
+            inner = _nested(fields.setdefault(field.name, field.type), field.type)
+            if inner is None:
+                return None
+            fields[field.name] = inner
+        return pa.struct(fields.items())
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        inner = _nested(one.value_type, other.value_type)
+        return None if inner is None else pa.list_(inner)
+    if pa.types.is_map(one) and pa.types.is_map(other):
+        key, inner = _nested(one.key_type, other.key_type), _nested(one.item_type, other.item_type)
+        return None if key is None or inner is None else pa.map_(key, inner)
+    return None

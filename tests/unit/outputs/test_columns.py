@@ -18,6 +18,9 @@ def struct(**fields: pa.DataType) -> pa.DataType:
     return pa.struct(fields.items())
 
 
+A, AB = struct(a=pa.int32()), struct(a=pa.int32(), b=pa.string())
+
+
 @pytest.mark.parametrize(
     ("one", "other", "both"),
     [
@@ -28,10 +31,13 @@ def struct(**fields: pa.DataType) -> pa.DataType:
         (decimal(5, 2), decimal(6, 4), decimal(7, 4)),
         (pa.null(), pa.string(), pa.string()),
         (struct(a=pa.int32()), struct(b=pa.int32()), struct(a=pa.int32(), b=pa.int32())),
+        (pa.list_(A), pa.list_(AB), pa.list_(AB)),
+        (pa.map_(pa.string(), A), pa.map_(pa.string(), AB), pa.map_(pa.string(), AB)),
+        (struct(s=pa.list_(struct(s=A))), struct(s=pa.list_(struct(s=AB))), struct(s=pa.list_(struct(s=AB)))),
     ],
 )
 def test_a_wider_type_holds_both(one: pa.DataType, other: pa.DataType, both: pa.DataType) -> None:
-    """A column that was widened, or got a nested field, has the type of both, whichever file comes first."""
+    """A column that was widened, or got a field anywhere in it, has the type of both, whichever file comes first."""
     for kinds in ((one, other), (other, one)):
         found = together([pa.schema({"n": kind}.items()) for kind in kinds])
         if pa.types.is_struct(both):
@@ -49,6 +55,10 @@ def test_a_wider_type_holds_both(one: pa.DataType, other: pa.DataType, both: pa.
         (decimal(38, 0), decimal(38, 2)),
         (struct(a=pa.int32()), struct(a=pa.string())),
         (struct(a=pa.int32()), struct(a=pa.int64())),
+        (pa.list_(pa.int32()), pa.list_(pa.int64())),
+        (pa.list_(A), A),
+        (pa.map_(pa.string(), A), pa.map_(pa.int32(), A)),
+        (pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64())),
     ],
 )
 def test_another_type_is_an_error(one: pa.DataType, other: pa.DataType) -> None:
