@@ -136,11 +136,11 @@ class Files:
         new one: an object store has a file once it is complete, and elsewhere it is moved into place.
         """
         if urlsplit(target).scheme not in ONE_TREE:
-            self._fs.copyFromLocalFile(False, True, self._path(str(source)), self._path(target))
+            self._copy(source, target)
             return
         folder, _, name = target.rpartition("/")
         staged = f"{folder}/.{name}-{uuid4().hex}"
-        self._fs.copyFromLocalFile(False, True, self._path(str(source)), self._path(staged))
+        self._copy(source, staged)
         context = getattr(self._jvm, "org.apache.hadoop.fs.FileContext").getFileContext(
             self._fs.getUri(), self._conf
         )
@@ -149,6 +149,11 @@ class Files:
         options = gateway.new_array(option, 1)
         options[0] = option.OVERWRITE
         context.rename(self._path(staged), self._path(target), options)
+
+    def _copy(self, source: Path, target: str) -> None:
+        opened = getattr(self._jvm, "java.io.FileInputStream")(str(source))
+        created = self._fs.create(self._path(target), True)
+        getattr(self._jvm, "org.apache.hadoop.io.IOUtils").copyBytes(opened, created, self._conf, True)
 
     def flush(self, *folders: str) -> None:
         """Flush the files and directory entries of folders to disk, if the folders are on this machine.
