@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from sharequeue.cli.objects import load_object
@@ -24,6 +23,8 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from sharequeue.spark import Pipeline
     from sharequeue.spark.job import RunBounds
 
@@ -37,70 +38,18 @@ def carried_out(order: Order, settings: Settings, name: str | None, log: logging
     Raises CommandRefused if the pipeline or a function is missing, WrongPipeline if it is another group's, and the
     errors of the work.
     """
-    from sharequeue.spark import spark_session
-    from sharequeue.spark.full_publications import full_publication
-    from sharequeue.spark.full_runs import full_run
-    from sharequeue.spark.merged_summaries import merge_summary
-    from sharequeue.spark.replays.replay import replay_windows
-    from sharequeue.spark.replays.selection import TimeWindow
-
     job = _pipeline_of(order, name)
-    spark = partial(spark_session, settings, f"group {job.group}")
     with Database.open(settings) as database:
-        state = State(database)
+        here = _Here(job, settings, State(database), log)
         match order:
             case LaunchedRun():
-                if order.deliveries_per_run is not None:
-                    job = replace(job, deliveries_per_run=order.deliveries_per_run)
-                yield full_run(
-                    job,
-                    settings,
-                    state=state,
-                    spark=spark,
-                    log=log,
-                    client_id=order.client_id,
-                    member_id=order.member_id,
-                    keep=timedelta(seconds=order.keep_seconds),
-                    **cast("RunBounds", order.bounds),
-                )
+                yield here.run(order)
             case LaunchedSummary():
-                yield merge_summary(
-                    job,
-                    order.summary,
-                    load_object(order.merge),
-                    root=settings.output,
-                    output=order.pipeline["output"],
-                    state=state,
-                    spark=spark,
-                )
+                yield here.merged(order)
             case LaunchedReplay():
-                windows = [TimeWindow(each.since, each.until, each.name) for each in order.windows]
-                with Topics(settings) as topics:
-                    for report in replay_windows(
-                        job,
-                        settings,
-                        windows,
-                        state=state,
-                        topics=topics,
-                        spark=spark(),
-                        allow_missing=order.allow_missing,
-                    ):
-                        log.info(str(report))
-                        yield report
+                yield from here.replayed(order)
             case LaunchedPublication():
-                for done in full_publication(
-                    job,
-                    settings,
-                    order.replays,
-                    {summary: load_object(merge) for summary, merge in order.merges.items()},
-                    root=settings.output,
-                    output=order.pipeline["output"],
-                    state=state,
-                    spark=spark(),
-                    execute=order.execute,
-                ):
-                    log.info(str(done))
-                    yield done
+                yield from here.published(order)
 
 
 def _pipeline_of(order: Order, name: str | None) -> Pipeline:
@@ -109,3 +58,88 @@ def _pipeline_of(order: Order, name: str | None) -> Pipeline:
 
     described: dict[str, Any] = {**order.pipeline, **({} if name is None else {"name": name})}
     return named_pipeline(load_object(described["name"]), **described)
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """A pipeline, and what its orders need in this process."""
+
+    job: Pipeline
+    settings: Settings
+    state: State
+    log: logging.Logger
+
+    def spark(self) -> SparkSession:
+        """Return the session; the first call starts it."""
+        from sharequeue.spark import spark_session
+
+        return spark_session(self.settings, f"group {self.job.group}")
+
+    def run(self, order: LaunchedRun) -> Answer:
+        """Do a run."""
+        from sharequeue.spark.full_runs import full_run
+
+        job = self.job
+        if order.deliveries_per_run is not None:
+            job = replace(job, deliveries_per_run=order.deliveries_per_run)
+        return full_run(
+            job,
+            self.settings,
+            state=self.state,
+            spark=self.spark,
+            log=self.log,
+            client_id=order.client_id,
+            member_id=order.member_id,
+            keep=timedelta(seconds=order.keep_seconds),
+            **cast("RunBounds", order.bounds),
+        )
+
+    def merged(self, order: LaunchedSummary) -> Answer:
+        """Merge a summary."""
+        from sharequeue.spark.merged_summaries import merge_summary
+
+        return merge_summary(
+            self.job,
+            order.summary,
+            load_object(order.merge),
+            root=self.settings.output,
+            output=order.pipeline["output"],
+            state=self.state,
+            spark=self.spark,
+        )
+
+    def replayed(self, order: LaunchedReplay) -> Iterator[Answer]:
+        """Replay windows."""
+        from sharequeue.spark.replays.replay import replay_windows
+        from sharequeue.spark.replays.selection import TimeWindow
+
+        with Topics(self.settings) as topics:
+            for report in replay_windows(
+                self.job,
+                self.settings,
+                [TimeWindow(each.since, each.until, each.name) for each in order.windows],
+                state=self.state,
+                topics=topics,
+                spark=self.spark(),
+                allow_missing=order.allow_missing,
+            ):
+                self.log.info(str(report))
+                yield report
+
+    def published(self, order: LaunchedPublication) -> Iterator[Answer]:
+        """Publish replays."""
+        from sharequeue.spark.full_publications import full_publication
+
+        for done in full_publication(
+            self.job,
+            self.settings,
+            order.replays,
+            {summary: load_object(merge) for summary, merge in order.merges.items()},
+            root=self.settings.output,
+            output=order.pipeline["output"],
+            state=self.state,
+            spark=self.spark(),
+            execute=order.execute,
+        ):
+            self.log.info(str(done))
+            yield done
