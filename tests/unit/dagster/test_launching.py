@@ -1,5 +1,7 @@
 """Where a `defs.yaml` has the driver started: its asset's resource, and what can be wrong with it."""
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from pydantic import ValidationError
 from sharequeue.dagster import ShareGroupComponent, share_group_resources
 from sharequeue.dagster.launching import argument_problem, is_wrong_command
 from tests.fixtures.dagster import share_group
+from tools.pages import ROOT
 
 TEMPLATES = """
 import dagster as dg
@@ -121,3 +124,41 @@ def test_a_command_that_can_never_start_is_known_by_its_error(command: Any, is_w
     with dg.DagsterInstance.ephemeral() as instance, dg.build_op_context(instance=instance) as given:
         launch(given)
     assert not is_wrong_command(ConnectionRefusedError(111, "refused"))
+
+
+WITH_SPARK = {
+    "assets/accepted.py": {"pipeline_of", "process"},
+    "assets/published.py": {"_publish_here"},
+    "assets/replayed.py": {"_replay_here"},
+    "assets/summaries.py": {"_merge_here"},
+    "io_manager.py": {"OutputIOManager._load", "_selected", "sink_of"},
+    "resources.py": {"SparkResource.session", "SparkResource.teardown_after_execution"},
+}
+"""Work in Dagster's process, and inputs that are DataFrames of Spark. With `run.launch`, `sink_of` has none."""
+OF_SPARK = ("pyspark.", "py4j.", "sharequeue.spark.")
+
+
+def importers(node: ast.AST, names: tuple[str, ...] = ()) -> Iterator[str]:
+    """The functions and classes that import something of Spark, which is not for types alone."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                continue
+            case ast.ImportFrom(module=str(module)) if f"{module}.".startswith(OF_SPARK):
+                yield ".".join(names)
+            case ast.Import(names=found) if any(f"{each.name}.".startswith(OF_SPARK) for each in found):
+                yield ".".join(names)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield from importers(child, (*names, name))
+            case _:
+                yield from importers(child, names)
+
+
+def test_spark_is_imported_only_where_work_is_not_launched() -> None:
+    """With `run.launch`, a queue needs no PySpark in Dagster's process: `tests/deep/deep_launch.py`."""
+    folder = ROOT / "sharequeue" / "dagster"
+    found = {
+        str(file.relative_to(folder)): set(importers(ast.parse(file.read_text())))
+        for file in folder.rglob("*.py")
+    }
+    assert {file: names for file, names in found.items() if names} == WITH_SPARK
