@@ -203,8 +203,8 @@ def _literal(text: str) -> Any:
 
 
 def _kept(text: str) -> str:
-    """Return the text of which Dagster makes this one."""
-    return text if _literal(text) is text else repr(text)
+    """Return the text of which Dagster makes this one. One in Python's quotes is for Dagster, which removes them."""
+    return text if isinstance(_literal(text), str) else repr(text)
 
 
 def _shown(value: Any) -> str:
