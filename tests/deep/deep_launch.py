@@ -181,11 +181,13 @@ class Launches:
         return sum(each.acquired for each in statuses), sum(each.suspects for each in statuses)
 
     def finishes(self) -> None:
-        """Let a run do what is left, when no lock is in its way."""
+        """Let runs do what is left, when no lock is in their way."""
         self.go()
         wait_until(lambda: bool(self.state.sweep()) and self.held()[0] == 0, PATIENCE_S, otherwise=self.held)
-        assert self.ends(self.begin()) == 0, self.log()
-        assert self.accepted() == ALL
+        # A killed member keeps its partitions until its session expires.
+        wait_until(
+            lambda: self.ends(self.begin()) == 0 and self.accepted() == ALL, PATIENCE_S, otherwise=self.log
+        )
 
     def accepted(self) -> int:
         """Records that count as accepted."""
