@@ -55,6 +55,8 @@ def _selectors(expression: Any, grouped: set[str]) -> Iterator[tuple[str, set[st
         yield expression.name, grouped | {each.name for each in expression.matchers.matchers}
     elif isinstance(expression, promql.MatrixSelector):
         yield from _selectors(expression.vector_selector, grouped)
+    elif isinstance(expression, promql.SubqueryExpr):
+        yield from _selectors(expression.expr, grouped)
     elif isinstance(expression, promql.AggregateExpr):
         yield from _selectors(expression.expr, grouped | set(_by(expression)))
     elif isinstance(expression, promql.Call):
@@ -157,7 +159,8 @@ def _called(expression: Any, before: Samples, now: Samples) -> Vector:
     if name in ("rate", "increase"):
         (ranged,) = expression.args
         seconds = ranged.range.total_seconds() if name == "rate" else 1.0
-        first, last = (_selected(ranged.vector_selector, of) for of in (before, now))
+        inner = ranged.expr if isinstance(ranged, promql.SubqueryExpr) else ranged.vector_selector
+        first, last = (_value(inner, before, of) for of in (before, now))
         return {
             labels: (value - first[labels]) / seconds for labels, value in last.items() if labels in first
         }
