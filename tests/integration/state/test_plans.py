@@ -53,6 +53,8 @@ insert into sharequeue.share_partitions (group_id, topic, partition, topic_id, s
 select 'group-' || i / 10, 'topic', mod(i, 10), 'id', 1, 0, 1000, 1000000, 1000000, 100, true,
     clock_timestamp() + interval '1 hour'
 from generate_series(0, 9999) i;
+insert into sharequeue.observations (group_id, topic, observed_at)
+select 'group-' || g, 'topic', clock_timestamp() from generate_series(0, 999) g;
 insert into sharequeue.leases (lease_id, share_partition_id, member_id, member_epoch, token, lock_duration_ms,
     acquired_at, locked_at, expires_at, fan_out)
 select nextval('sharequeue.leases_lease_id_seq'), share_partition_id, 'member-' || b, -1,
