@@ -189,7 +189,7 @@ def test_files_that_are_gone_or_of_another_kind_hold_nothing_up(tmp_path: Path) 
 def test_a_location_may_be_a_uri(tmp_path: Path) -> None:
     """Hadoop's way to write a folder is understood."""
     folder = write_errors(tmp_path / "lease=1", {1: "KeyError: 1"})
-    table = read_errors(folder.as_uri())
+    table = read_errors(f"file://{folder}")
     assert table is not None
     assert table["error"].to_pylist() == ["KeyError: 1"]
 
