@@ -214,9 +214,11 @@ class Queues:
 
     @contextmanager
     def heartbeats(self, group: str) -> Iterator[None]:
-        """Have two more senders of heartbeats for the group's member, which send the next when one is answered."""
-        stop, member = threading.Event(), self.members[group]
-        body = {"group_id": group, "member_id": member.member_id, "member_epoch": member.member_epoch}
+        """Have two senders ask to join the group, again when they are answered: unlike a member's, their heartbeats
+        always need the group's row.
+        """
+        stop = threading.Event()
+        body = {"group_id": group, "member_id": "joins", "member_epoch": 0, "subscribed_topic_names": [group]}
 
         def send() -> None:
             url = f"http://127.0.0.1:{self.replicas[0].port}{HEARTBEAT}"
