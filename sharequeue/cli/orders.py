@@ -19,7 +19,6 @@ from sharequeue.domain.results.launches import (
     Order,
 )
 from sharequeue.domain.settings import Settings
-from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
 
 if TYPE_CHECKING:
@@ -110,36 +109,21 @@ class _Here:
 
     def replayed(self, order: LaunchedReplay) -> Iterator[Answer]:
         """Replay windows."""
-        from sharequeue.spark.replays.replay import replay_windows
-        from sharequeue.spark.replays.selection import TimeWindow
+        from sharequeue.spark.full_replays import full_replay
 
-        with Topics(self.settings) as topics:
-            for report in replay_windows(
-                self.job,
-                self.settings,
-                [TimeWindow(each.since, each.until, each.name) for each in order.windows],
-                state=self.state,
-                topics=topics,
-                spark=self.spark(),
-                allow_missing=order.allow_missing,
-            ):
-                self.log.info(str(report))
-                yield report
+        return full_replay(self.job, self.settings, order, state=self.state, spark=self.spark(), log=self.log)
 
     def published(self, order: LaunchedPublication) -> Iterator[Answer]:
         """Publish replays."""
         from sharequeue.spark.full_publications import full_publication
 
-        for done in full_publication(
+        return full_publication(
             self.job,
             self.settings,
-            order.replays,
+            order,
             {summary: load_object(merge) for summary, merge in order.merges.items()},
             root=self.settings.output,
-            output=order.pipeline["output"],
             state=self.state,
             spark=self.spark(),
-            execute=order.execute,
-        ):
-            self.log.info(str(done))
-            yield done
+            log=self.log,
+        )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
+from sharequeue.domain.results.launches import LaunchedPublication
 from sharequeue.domain.results.replays import PublishReport
 from sharequeue.domain.results.summaries import MergedSummary
 from sharequeue.domain.settings import Settings
@@ -21,31 +23,46 @@ __all__ = ["full_publication"]
 def full_publication(
     job: Pipeline,
     settings: Settings,
-    replays: Sequence[str],
+    order: LaunchedPublication,
     merges: Mapping[str, Callable[[DataFrame], DataFrame]],
     *,
     root: str,
-    output: str,
     state: State,
     spark: SparkSession,
-    execute: bool,
+    log: logging.Logger,
 ) -> Iterator[PublishReport | MergedSummary]:
-    """Publish the replays of these names, and yield the report of each when it is done. All are checked before the
+    """Publish the replays of an order; log and yield the report of each when it is done. All are checked before the
     first one is published; without `execute`, they are only checked.
 
-    Then merge these summaries again, with the arguments of `merge_summary`: their files would otherwise be those of
-    before until the next run. Raises what `publish` raises.
+    Then merge the summaries again, below `root` by `merge_summary`: their files would otherwise be those of before
+    until the next run. `merges` has the functions that the order names. Raises what `publish` raises.
     """
+    for done in _done(job, settings, order, merges, root=root, state=state, spark=spark):
+        log.info(str(done))
+        yield done
+
+
+def _done(
+    job: Pipeline,
+    settings: Settings,
+    order: LaunchedPublication,
+    merges: Mapping[str, Callable[[DataFrame], DataFrame]],
+    *,
+    root: str,
+    state: State,
+    spark: SparkSession,
+) -> Iterator[PublishReport | MergedSummary]:
     with Topics(settings) as topics:
 
         def publish_one(name: str, execute: bool) -> PublishReport:
             return publish(job, settings, name, state=state, topics=topics, spark=spark, execute=execute)
 
-        plans = [publish_one(name, False) for name in replays]
-        if not execute:
+        plans = [publish_one(name, False) for name in order.replays]
+        if not order.execute:
             yield from plans
             return
-        for name in replays:
+        for name in order.replays:
             yield publish_one(name, True)
+    output = order.pipeline["output"]
     for summary, merge in merges.items():
         yield merge_summary(job, summary, merge, root=root, output=output, state=state, spark=lambda: spark)

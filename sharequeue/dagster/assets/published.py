@@ -107,19 +107,16 @@ def _publish_here(
 
     settings, queue, spark = resources_of(context)
     try:
-        for done in full_publication(
+        yield from full_publication(
             pipeline_of(group),
             loaded := settings.load(),
-            order.replays,
+            order,
             merges_of(group, order.merges),
             root=summaries_root(loaded, launched=False),
-            output=group.output,
             state=queue.state,
             spark=spark.session(f"{group.name} publish {context.run.run_id[:8]}"),
-            execute=order.execute,
-        ):
-            context.log.info(str(done))
-            yield done
+            log=context.log,
+        )
     except ShareError as error:
         raise dg.Failure(f"{error.name}: {error}", allow_retries=error.retriable) from error
     except WrongPipeline as error:

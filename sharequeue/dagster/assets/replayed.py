@@ -23,7 +23,6 @@ from sharequeue.dagster.tables import table
 from sharequeue.domain.errors import ShareError
 from sharequeue.domain.results.launches import LaunchedReplay, LaunchedWindow
 from sharequeue.domain.results.replays import ReplayReport
-from sharequeue.kafka.topics import Topics
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -114,24 +113,19 @@ def _replay_here(
     context: dg.AssetExecutionContext, group: ShareGroup, order: LaunchedReplay
 ) -> Iterator[ReplayReport]:
     """Replay in this process, and yield the report of each window."""
-    from sharequeue.spark.replays.replay import replay_windows
-    from sharequeue.spark.replays.selection import TimeWindow
+    from sharequeue.spark.full_replays import full_replay
 
     settings, queue, spark = resources_of(context)
     job, loaded = pipeline_of(group), settings.load()
     try:
-        with Topics(loaded) as topics:
-            for report in replay_windows(
-                job,
-                loaded,
-                [TimeWindow(each.since, each.until, each.name) for each in order.windows],
-                state=queue.state,
-                topics=topics,
-                spark=spark.session(f"{group.name} replay {context.run.run_id[:8]}"),
-                allow_missing=order.allow_missing,
-            ):
-                context.log.info(str(report))
-                yield report
+        yield from full_replay(
+            job,
+            loaded,
+            order,
+            state=queue.state,
+            spark=spark.session(f"{group.name} replay {context.run.run_id[:8]}"),
+            log=context.log,
+        )
     except ShareError as error:
         raise dg.Failure(f"{error.name}: {error}", allow_retries=error.retriable) from error
 
