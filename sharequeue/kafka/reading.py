@@ -82,18 +82,12 @@ def open_consumer(config: Mapping[str, Any]) -> Consumer:
     return client().Consumer({**READING, **config})  # type: ignore[no-any-return]
 
 
-class RecordReader:
-    """Reads records by offset, of any topic. A context manager; it connects when it is first used.
+class _Connecting:
+    """Has a consumer of its own. A context manager; it connects when it is first used."""
 
-    `config` is for the consumer, written with underscores.
-    """
-
-    def __init__(self, settings: Settings, isolation_level: str = READ_UNCOMMITTED, **config: Any) -> None:
-        self._settings = settings
-        ahead = {name.replace(".", "_"): value for name, value in AHEAD.items()}
-        self._config = {**ahead, "isolation_level": isolation_level, **config}
+    def __init__(self, settings: Settings, **config: Any) -> None:
+        self._settings, self._given = settings, config
         self._consumer: Consumer | None = None
-        self._partition: PartitionReader | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -105,10 +99,26 @@ class RecordReader:
             self._consumer.close()
 
     @property
+    def _config(self) -> dict[str, Any]:
+        return client_config(self._settings, **self._given)
+
+    @property
     def _connected(self) -> Consumer:
         if self._consumer is None:
-            self._consumer = open_consumer(client_config(self._settings, **self._config))
+            self._consumer = open_consumer(self._config)
         return self._consumer
+
+
+class RecordReader(_Connecting):
+    """Reads records by offset, of any topic. A context manager; it connects when it is first used.
+
+    `config` is for the consumer, written with underscores.
+    """
+
+    def __init__(self, settings: Settings, isolation_level: str = READ_UNCOMMITTED, **config: Any) -> None:
+        ahead = {name.replace(".", "_"): value for name, value in AHEAD.items()}
+        super().__init__(settings, **{**ahead, "isolation_level": isolation_level, **config})
+        self._partition: PartitionReader | None = None
 
     def read(self, topic: str, partition: int, offsets: OffsetSet) -> Iterator[Message]:
         """Yield the records at these offsets that are in the log, ascending; missing ones no longer exist.
@@ -156,23 +166,13 @@ def scan(
         yield from scanner.scan(starts, ends)
 
 
-class Scanner:
+class Scanner(_Connecting):
     """Reads partitions from an offset to another, any number of times with one client. A context manager; it connects
     when it is first used.
     """
 
     def __init__(self, settings: Settings, isolation_level: str) -> None:
-        self._settings, self._isolation_level = settings, isolation_level
-        self._consumer: Consumer | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
+        super().__init__(settings, isolation_level=isolation_level, auto_offset_reset="earliest", log_level=3)
 
     def scan(
         self, starts: Mapping[TopicAndPartition, int], ends: Mapping[TopicAndPartition, int] | None = None
@@ -184,14 +184,7 @@ class Scanner:
         before the next begins. Raises `BrokerNotAvailable` if the broker is silent for 30 s, KafkaException if it
         refuses.
         """
-        config = client_config(
-            self._settings,
-            isolation_level=self._isolation_level,
-            auto_offset_reset="earliest",
-            log_level=3,
-        )
-        kafka = client()
-        consumer = self._consumer = self._consumer or open_consumer(config)
+        kafka, consumer = client(), self._connected
         left = {at for at, start in starts.items() if ends is None or start < ends[at]}
         reached = dict(starts)
         try:
@@ -213,7 +206,7 @@ class Scanner:
                         continue
                     if is_unreadable(message):
                         unreadable.add(at)
-                        lost = unreadable_records(config, message, reached[at])
+                        lost = unreadable_records(self._config, message, reached[at])
                         reached[at] = offset_of(lost[-1]) + 1
                         yield from (each for each in lost if ends is None or offset_of(each) < ends[at])
                         consumer.incremental_unassign([kafka.TopicPartition(*at)])
