@@ -69,8 +69,8 @@ _CONNECTIONS: Mapping[str, int] = {
     "kafka.socket.connection.setup.timeout.ms": 1,
 }
 """The options of connections, with the lowest value of each."""
-_IDENTITY = ("groupIdPrefix", "kafka.client.dns.lookup", "kafka.client.id", "kafka.group.id")
-"""The names by which the broker knows the client; its ACLs may require a group."""
+_IDENTITY = ("groupIdPrefix", "kafka.client.dns.lookup", "kafka.client.id")
+"""The names by which the broker knows the client; its ACLs may require a prefix of groups."""
 _SECURITY = ("kafka.sasl.", "kafka.security.", "kafka.ssl.")
 _RACK = "kafka.client.rack"
 
@@ -79,6 +79,9 @@ _INSTEAD = {
     "config share.isolation.level: it counts from the next lease on",
     "kafka.bootstrap.servers": "records are read from the cluster of the group. Leave it out, and set "
     "SHAREQUEUE_BOOTSTRAP_SERVERS",
+    "kafka.group.id": "Spark keeps consumers and fetched records by this name: a read with other options would fail, "
+    "and a topic that is made again would give its old records. Leave it out, and set groupIdPrefix, to a prefix "
+    "that the ACLs of the cluster allow",
     "includeheaders": "whether headers are read is the argument `headers`. Leave it out, and use that",
 }
 _NAMES = {name.lower(): name for name in (*_FETCHES, *_CONNECTIONS, *_IDENTITY, _RACK)}

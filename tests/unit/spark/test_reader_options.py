@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "includeHeaders"),
         *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
         *("kafka.bootstrap.servers", "kafka.auto.offset.reset", "kafka.enable.auto.commit"),
+        "kafka.group.id",
         *("kafka.key.deserializer", "kafka.value.deserializer", "kafka.interceptor.classes"),
         *("kafka.check.crcs", "kafka.exclude.internal.topics", "kafka.allow.auto.create.topics"),
         *("kafka.", "minPartition", "sharequeue.seek", ""),
