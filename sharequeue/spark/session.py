@@ -25,6 +25,7 @@ from sharequeue.domain.errors import PipelineError
 from sharequeue.domain.java import launchers_home
 from sharequeue.domain.settings import Settings, jar_sets
 from sharequeue.domain.settings.jar_sets import JarSetMissing, fetch_command, folder_of
+from sharequeue.spark.class_archive import archive_options
 from sharequeue.spark.signals import kept_handlers
 from sharequeue.spark.submitted import is_submitted, submitted_session
 from sharequeue.spark.waits import named_wait
@@ -184,11 +185,12 @@ def configuration(settings: Settings, app_name: str) -> dict[str, str]:
     optional = optional_jars(settings)
     jars = [*connector_jars(settings), *(jar for of_set in optional.values() for jar in of_set)]
     limits = "".join(f" -D{name}={most}" for name, most in AVRO_LIMITS.items()) if "avro" in optional else ""
+    options = f"{_collector()}{limits}{archive_options(settings.jars)}"
     conf = {
         "spark.app.name": app_name,
         "spark.master": settings.spark_master,
         "spark.jars": ",".join(map(str, jars)),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j2}{_collector()}{limits}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j2}{options}",
         "spark.driver.memory": _driver_memory(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

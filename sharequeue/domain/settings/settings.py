@@ -120,7 +120,7 @@ class Settings:
     """`SHAREQUEUE_SPARK_JARS`, comma-separated: sets of jars for Spark sessions (`delta`, `iceberg`, `avro`, `s3a`),
     fetched before with `sharequeue jars fetch`. An output on `s3a:` adds its set automatically."""
     jars: Path
-    """`SHAREQUEUE_JARS`, default `<home>/jars`: the folders `broker` and `spark`."""
+    """`SHAREQUEUE_JARS`, default `<home>/jars`: the folders of jars, and the class archives of drivers."""
     output: str
     """`SHAREQUEUE_OUTPUT`, default `<home>/output`: where pipelines write. An absolute path of this machine, or a URI
     (`hdfs://…`, `s3a://…`).
