@@ -12,7 +12,7 @@ between its first and its last record. Compared with the first run, which gets n
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -54,16 +54,21 @@ _MOVED = (
 _COLUMNS = ("topic", "partition", "offset", "lease_id", "sharequeue_raw")
 
 
-def released(step: int, records: DataFrame) -> DataFrame:
-    """Release one in so many records at its first delivery, and accept all others."""
-    outcome = f"if(offset % {step} = 0 and delivery_count = 1, 'release', 'accept') as outcome"
+def single(step: int) -> str:
+    """Return the condition of one in so many records."""
+    return f"offset % {step} = 0"
+
+
+def released(failed: str, records: DataFrame) -> DataFrame:
+    """Release the records that fail at their first delivery, and accept all others."""
+    outcome = f"if({failed} and delivery_count = 1, 'release', 'accept') as outcome"
     there = records.columns
     return records.selectExpr(*(name for name in _COLUMNS if name in there), outcome)
 
 
-def a_round(settings: Settings, spark: SparkSession, holder: Holder, step: int, records: int) -> float:
-    """Return the seconds of a run of one round of so many records, of which one in `step` is released."""
-    handler = partial(released, step)
+def a_round(settings: Settings, spark: SparkSession, holder: Holder, failed: str, records: int) -> float:
+    """Return the seconds of a run of one round of so many records, of which those that fail are released."""
+    handler = partial(released, failed)
     job = ShareGroupJob(
         holder.group, (TOPIC,), handler, holder.group, headers=False, name="kept", try_empty=False
     )
@@ -85,17 +90,31 @@ def a_round(settings: Settings, spark: SparkSession, holder: Holder, step: int, 
 
 
 def released_before(
-    settings: Settings, spark: SparkSession, records: int, step: int
+    settings: Settings, spark: SparkSession, records: int, failed: str
 ) -> tuple[str, list[Lease]]:
-    """Have a group keep one in `step` records, and lease these again; return the group and the leases."""
+    """Have a group keep the records that fail, and lease these again; return the group and the leases."""
     holder = group_on(settings, TOPIC)
     with Database.open(settings) as database, Topics(settings) as topics:
         alter_group_configs(database, holder.group, {KEEP: "true", BACKOFF: "0"})
-        a_round(settings, spark, holder, step, records)
+        a_round(settings, spark, holder, failed, records)
         state, info = State(database), topics.describe([TOPIC])[TOPIC]
         leases = [lease_all(state, at, info.topic_id, records // PARTITIONS) for at in holder.assignment]
-    assert sum(lease.offsets.count for lease in leases) == records // step
     return holder.group, leases
+
+
+def kept_files(source: TopicSource, database: Database, group: str) -> KeptFiles:
+    """Return what a group has kept."""
+    files = KeptFiles.of(source, GroupConfigs.load(database, group), [TOPIC])
+    assert files is not None
+    return files
+
+
+def from_files(files: KeptFiles, leases: Sequence[Lease]) -> DataFrame:
+    """Return the records of leases, all of which are kept, with the look-up and the check of the files."""
+    kept = files.find(leases)
+    there = sum(row.offsets.count for rows in kept.rows.values() for row in rows)
+    assert there == sum(lease.offsets.count for lease in leases)
+    return files.records(leases, kept)
 
 
 def evaluate(records: DataFrame) -> None:
@@ -123,7 +142,7 @@ def _kept_pass(records: int, rounds: int, record_bytes: int) -> Iterator[Table]:
 
     with stack() as stacked, output(stacked) as settings, session(settings) as spark:
         fill(settings, TOPIC, records, record_bytes)
-        groups = {step: released_before(settings, spark, records, step) for step in (100, 1000)}
+        groups = {step: released_before(settings, spark, records, single(step)) for step in (100, 1000)}
         with Database.open(settings) as database, Topics(settings) as topics:
             source = TopicSource(settings, State(database), topics, spark, headers=False)
 
@@ -131,27 +150,16 @@ def _kept_pass(records: int, rounds: int, record_bytes: int) -> Iterator[Table]:
                 ranges = dict.fromkeys(range(PARTITIONS), (0, records // PARTITIONS))
                 return seconds(lambda: evaluate(connector(settings, spark, TOPIC, ranges)))
 
-            files = {
-                step: KeptFiles.of(source, GroupConfigs.load(database, group), [TOPIC])
-                for step, (group, _) in groups.items()
-            }
+            files = {step: kept_files(source, database, group) for step, (group, _) in groups.items()}
 
             def again(step: int) -> None:
-                at, (_, leases) = files[step], groups[step]
-                assert at is not None
-                kept = at.find(leases)
-                assert (
-                    sum(row.offsets.count for rows in kept.rows.values() for row in rows) == records // step
-                )
-                evaluate(at.records(leases, kept))
+                evaluate(from_files(files[step], groups[step][1]))
 
             def from_log(step: int) -> None:
                 evaluate(source.records(groups[step][1]))
 
             for step, (_, leases) in groups.items():
-                at = files[step]
-                assert at is not None
-                read(records // step, at.records(leases, at.find(leases)))
+                read(records // step, from_files(files[step], leases))
                 read(records // step, source.records(leases))
             scan = "plain scan of all"
             sides: dict[str, Side] = {scan: plain}
@@ -182,7 +190,7 @@ def steady_queue(records: int = 1_200_000, rounds: int = 3) -> Iterator[Table]:
                     alter_group_configs(database, holder.group, {KEEP: keeps, BACKOFF: "3600000"})
                     runs = []
                     for _ in range(RUNS_AN_HOUR + 1):
-                        runs.append(a_round(settings, spark, holder, 100, each))
+                        runs.append(a_round(settings, spark, holder, single(100), each))
                         database.rows(sa.text(_MOVED), more=timedelta(seconds=3700 / RUNS_AN_HOUR))
                 if round_ > 0:
                     figures.append(runs)
