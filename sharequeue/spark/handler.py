@@ -19,7 +19,6 @@ from pyspark.errors import (
 )
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as fn
 from pyspark.sql.types import (
     CalendarIntervalType,
     DataType,
@@ -35,6 +34,7 @@ from sharequeue.domain.errors import PipelineError, first_line
 from sharequeue.domain.values import AcknowledgeType
 from sharequeue.spark.nested_parts import parts_of
 from sharequeue.spark.signals import Terminated
+from sharequeue.spark.sql_texts import quoted, select_texts
 
 ACCEPT = "accept"
 RELEASE = "release"
@@ -214,7 +214,6 @@ def with_outcomes(handled: DataFrame, kept: Sequence[str] = KEPT_COLUMNS) -> Dat
             )
     _refuse_unwritable(handled.schema)
     _refuse_cut_times(handled)
-    # In SQL: one JVM call for each column instead of a dozen.
     given = "error" if "error" in columns else "null"
     outcome, error = "coalesce(make_valid_utf8(outcome), 'null')", f"make_valid_utf8(cast({given} as string))"
     more = {}
@@ -223,11 +222,15 @@ def with_outcomes(handled: DataFrame, kept: Sequence[str] = KEPT_COLUMNS) -> Dat
         outcome = f"if({never}, '{REJECT}', {outcome})"
         error = f"if({never}, concat_ws('; ', {_WHY_TOO_LATE}, {error}), {error})"
         # Python could not read it from the files.
-        more["not_before"] = fn.expr(f"if({never}, null, not_before)")
+        more["not_before"] = f"if({never}, null, not_before)"
     if KEY_HASH in kept:
         is_hash = f"coalesce(length({KEY_HASH}) in (0, 32) and unhex({KEY_HASH}) is not null, false)"
         outcome = f"if({is_hash}, {outcome}, '{NO_KEY_HASH}')"
-    return handled.withColumns({"outcome": fn.expr(outcome), "error": fn.expr(error), **more})
+    made = {"outcome": outcome, "error": error, **more}
+    # Spark ignores the case of names: `Error` is the same column.
+    texts = {name.lower(): quoted(name) for name in columns}
+    texts |= {name: f"{text} as {name}" for name, text in made.items()}
+    return select_texts(handled, *texts.values())
 
 
 def _refuse_unwritable(schema: StructType) -> None:

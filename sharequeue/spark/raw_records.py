@@ -20,7 +20,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from sharequeue.spark.handler import KEPT_COLUMNS, KEY_HASH, RAW, RECORD_COLUMNS, RELEASE, HandlerError
-from sharequeue.spark.sql_texts import quoted, text_literal
+from sharequeue.spark.sql_texts import quoted, select_texts, text_literal
 
 KEEP = "sharequeue_keep"
 """The outcome of a row that only has a raw record. A handler cannot give it."""
@@ -49,8 +49,8 @@ _KIND = (
 def with_raw(records: DataFrame, topics: Collection[str]) -> DataFrame:
     """Return leased records with the column RAW, which is null for topics other than these."""
     some = ", ".join(text_literal(topic) for topic in sorted(topics)) or "null"
-    return records.selectExpr(
-        "*", f"if(topic in ({some}), struct({', '.join(RECORD_COLUMNS)}), null) as {RAW}"
+    return select_texts(
+        records, "*", f"if(topic in ({some}), struct({', '.join(RECORD_COLUMNS)}), null) as {RAW}"
     )
 
 
@@ -70,8 +70,8 @@ def kept_apart(handled: DataFrame) -> DataFrame:
         )
     same = " and ".join(f"{RAW}.{name} = {name}" for name in RECORD_COLUMNS[:3])
     text = f"if(outcome = '{RELEASE}' and {same}, array(null, {_as_text(f'{RAW}.')}), array(cast(null as string)))"
-    both = handled.selectExpr(
-        *(quoted(each.name) for each in fields if each.name != RAW), f"explode({text}) as {_TEXT}"
+    both = select_texts(
+        handled, *(quoted(each.name) for each in fields if each.name != RAW), f"explode({text}) as {_TEXT}"
     )
     made = {
         "outcome": f"if({_TEXT} is null, {known}, '{KEEP}')",
@@ -88,13 +88,14 @@ def kept_apart(handled: DataFrame) -> DataFrame:
             return name
         return f"if({_TEXT} is null, {name}, null) as {name}"
 
-    return both.selectExpr(*(column(each) for each in fields if each.name != RAW))
+    return select_texts(both, *(column(each) for each in fields if each.name != RAW))
 
 
 def as_kept(records: DataFrame) -> DataFrame:
     """Return the row with which each of these leased records is kept, in the columns of a result."""
     text = _as_text("")
-    return records.selectExpr(
+    return select_texts(
+        records,
         *("topic", "partition", "offset", "lease_id", f"'{KEEP}' as outcome"),
         f"concat({_hash(text)}, ' ', {text}) as error",
     )
@@ -108,10 +109,11 @@ def from_text(rows: DataFrame, *others: str, headers: bool) -> DataFrame:
     text = "substring(error, length(substring_index(error, ' ', 1)) + 2)"
     intact = f"substring_index(error, ' ', 1) = {_hash(text)}"
     damaged = f"raise_error(concat('{DAMAGED} ', cast(lease_id as string)))"
-    parts = rows.selectExpr("*", f"if({intact}, split({text}, ' ', -1), {damaged}) as {_TEXT}")
+    parts = select_texts(rows, "*", f"if({intact}, split({text}, ' ', -1), {damaged}) as {_TEXT}")
     at = [f"nullif(element_at({_TEXT}, {number}), '{_NONE}')" for number in range(1, 6)]
     pairs = f"from_json(cast(unbase64({at[4]}) as string), '{_HEADERS}')"
-    return parts.selectExpr(
+    return select_texts(
+        parts,
         "topic",
         "partition",
         "offset",
@@ -162,7 +164,7 @@ class RawParts:
         hidden = [each for each in given if each.rpartition(" ")[2].startswith(PART)]
         hash_of = _hash_of([f"{RAW}.{name}" for name in _BYTES])
         made = [f"{text.format(raw=RAW, hash=hash_of)} as {name}" for name, (text, _) in _MADE.items()]
-        return records.selectExpr("*", *hidden, *made).drop(RAW)
+        return select_texts(records, "*", *hidden, *made).drop(RAW)
 
     def together(self, handled: DataFrame) -> DataFrame:
         """Return the function's result with the column RAW as a frame has it."""

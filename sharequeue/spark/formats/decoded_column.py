@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from sharequeue.spark.handler import ACCEPT, REJECT
-from sharequeue.spark.sql_texts import quoted, text_literal
+from sharequeue.spark.sql_texts import quoted, select_texts, text_literal
 
 DECODED = "sharequeue_decoded"
 """The column in which a format stores the decoded value, until `decided` moves it to its final column."""
@@ -61,4 +61,4 @@ def decided(records: DataFrame, column: str, value: str, error: str) -> DataFram
     columns = {name: quoted(name) for name in there}
     columns |= {name: f"{each} as {name}" for name, each in made.items()}
     columns[column] = f"case when {made['error']} is null then {value} end as {quoted(column)}"
-    return read.selectExpr(*columns.values())
+    return select_texts(read, *columns.values())

@@ -27,6 +27,7 @@ from sharequeue.spark.output.folders import KeptAs, SinkNames, is_kept, lease_in
 from sharequeue.spark.output.reachable import failed_by_store
 from sharequeue.spark.output.shared_folder import Counted, all_read_back
 from sharequeue.spark.raw_records import KEEP
+from sharequeue.spark.sql_texts import select_texts
 from sharequeue.state import State
 
 _LEASE_ID, _OFFSET, _REASON = "sharequeue_lease_id", "sharequeue_offset", "sharequeue_reason"
@@ -156,7 +157,7 @@ def rejected(rows: DataFrame, refused: Mapping[int, Mapping[int, str]]) -> DataF
 
 def _write(records: DataFrame, lease: str, folder: str, rows: str = "count(1)") -> int:
     """Write a new folder, partitioned by `lease`, an expression; return how many `rows` the tasks wrote."""
-    counted = Counted(records.selectExpr("*", f"cast({lease} as bigint) as {LEASE}"), rows)
+    counted = Counted(select_texts(records, "*", f"cast({lease} as bigint) as {LEASE}"), rows)
     # Append mode saves the check for an existing folder.
     with failed_by_store(folder):
         counted.records.write.mode("append").partitionBy(LEASE).parquet(folder)

@@ -33,6 +33,7 @@ from sharequeue.spark.reading.options import (
     SMALL_SCAN,
 )
 from sharequeue.spark.reading.plan import Scan, plan_scans
+from sharequeue.spark.sql_texts import select_texts
 
 RECORD_SCHEMA = (
     "topic string, partition int, offset long, timestamp timestamp_ltz, timestamp_type int, key binary, value binary,"
@@ -177,4 +178,4 @@ def _typed(
     # The column also exists without headers, so that a handler's plan does not depend on the switch. In SQL, here and
     # below: one JVM call instead of a dozen.
     empty = "cast(null as array<struct<key:string,value:binary>>) as headers"
-    return records.selectExpr(*_BEFORE, kind, *_AFTER, "headers" if headers else empty, *more)
+    return select_texts(records, *_BEFORE, kind, *_AFTER, "headers" if headers else empty, *more)

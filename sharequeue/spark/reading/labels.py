@@ -20,6 +20,7 @@ from pyspark.sql import functions as fn
 
 from sharequeue.domain.offsets import OffsetSet, RangeBounds
 from sharequeue.spark.reading.plan import Scan, Segment, TopicPartition
+from sharequeue.spark.sql_texts import select_texts
 
 MOST_CONSTANTS = 32
 """The most topic-partitions, or offsets, that are looked up in a map, one after the other; more use the join."""
@@ -59,7 +60,7 @@ class ByPartition:
         counts = {at: piece.delivery_count for at, piece in self.owners.items()}
         ids = {at: piece.lease_id for at, piece in self.owners.items()}
         labels = f"{_by_topic(counts, 'int')} as delivery_count", f"{_by_topic(ids, 'bigint')} as lease_id"
-        return records.selectExpr("*", *labels)
+        return select_texts(records, "*", *labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class ByOffset:
         keys = {at: _bucket_key(f"{at[1]}L", str(at[0])) for at in self.few}
         counts = mapped({keys[at]: piece.delivery_count for at, piece in self.few.items()}, key, "int")
         ids = mapped({keys[at]: piece.lease_id for at, piece in self.few.items()}, key, "bigint")
-        labelled = records.selectExpr("*", f"{counts} as delivery_count", f"{ids} as lease_id")
+        labelled = select_texts(records, "*", f"{counts} as delivery_count", f"{ids} as lease_id")
         return labelled.filter("lease_id is not null")
 
 
@@ -91,7 +92,7 @@ class ByRange:
         more = ["topic = r_topic"] if len({each.topic for each in self.segments}) > 1 else []
         joined = in_ranges(records, ranges_in(self.segments, self.pieces), "partition", *more)
         labels = "r_delivery_count as delivery_count", "r_lease_id as lease_id"
-        return joined.selectExpr(*records.columns, *labels)
+        return select_texts(joined, *records.columns, *labels)
 
 
 def labelled_alike(scans: Sequence[Scan], pieces: Sequence[Leased]) -> list[tuple[list[Scan], Labels]]:
