@@ -1,7 +1,8 @@
 """The runner of cases, which prints their results.
 
-Sides take turns, so that a busy machine slows all of them; the first round is a warm-up and is discarded; medians are
-compared. The goal, the command, the machine, its load and the versions are printed under each table.
+Sides take turns, so that a busy machine slows all of them; medians are compared. The first round is a warm-up and is
+discarded; the first six are where a side takes less time than its JVM needs to compile it. The goal, the command, the
+machine, its load and the versions are printed under each table.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from rich import table as rich_table
 from rich.console import Console
 
 REPOSITORY = Path(__file__).parents[1]
+WARM_UP = 6
+"""Rounds until a JVM has compiled what a second of Spark's work needs."""
 Side = Callable[[], float]
 Measured = Mapping[str, Sequence[float]]
 """The figures of each side, one per round."""
@@ -115,14 +118,14 @@ def run(case: Case, *, full: bool, changes: Mapping[str, str]) -> None:
 
 
 def in_turn(
-    sides: Mapping[str, Side], rounds: int, after: Callable[[], None] = lambda: None
+    sides: Mapping[str, Side], rounds: int, after: Callable[[], None] = lambda: None, *, warm_up: int = 1
 ) -> dict[str, list[float]]:
-    """Return the figure of each side in each round; ``after`` is called after every side."""
+    """Return the figure of each side in each round, after some that warm up; ``after`` is called after every side."""
     measured: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(rounds + 1):
+    for number in range(warm_up + rounds):
         for name, side in sides.items():
             began, figure = time.monotonic(), side()
-            if number > 0:
+            if number >= warm_up:
                 measured[name].append(figure)
             if time.monotonic() - began > 1:
                 say(f"{name}: {figure:.2f}")

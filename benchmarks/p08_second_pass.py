@@ -13,7 +13,7 @@ from functools import partial
 
 from pyspark.sql import DataFrame
 
-from benchmarks.harness import Side, Table, case, in_turn, seconds, side_rows
+from benchmarks.harness import WARM_UP, Side, Table, case, in_turn, seconds, side_rows
 from benchmarks.p24_kept_records import TOPIC, from_files, kept_files, output, released_before
 from benchmarks.stack import PARTITIONS, RECORD_BYTES, connector, fill, second_leases, session, stack, total
 from sharequeue.database import Database
@@ -85,7 +85,7 @@ def second_pass(records: int = 2_000_000, rounds: int = 5) -> Iterator[Table]:
                 leased, clustered
             ),
         }
-        measured = in_turn(sides, rounds)
+        measured = in_turn(sides, rounds, warm_up=WARM_UP)
     names = list(measured)
     rows = [
         row

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.database import lease_all
-from benchmarks.harness import Side, Table, case, in_turn, number, say, seconds, side_table, spread
+from benchmarks.harness import WARM_UP, Side, Table, case, in_turn, number, say, seconds, side_table, spread
 from benchmarks.stack import (
     PARTITIONS,
     RECORD_BYTES,
@@ -166,7 +166,7 @@ def _kept_pass(records: int, rounds: int, record_bytes: int) -> Iterator[Table]:
             for step, share in ((100, "1 %"), (1000, "0.1 %")):
                 sides[f"{share}, from kept files"] = partial(seconds, partial(again, step))
                 sides[f"{share}, from the log"] = partial(seconds, partial(from_log, step))
-            measured = in_turn(sides, rounds)
+            measured = in_turn(sides, rounds, warm_up=WARM_UP)
     yield side_table(
         measured,
         base=scan,

@@ -15,7 +15,7 @@ from typing import Any
 from py4j.java_gateway import GatewayClient  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from benchmarks.harness import Side, Table, case, in_turn, median, number, seconds, side_rows
+from benchmarks.harness import WARM_UP, Side, Table, case, in_turn, median, number, seconds, side_rows
 from benchmarks.stack import Holder, Stages, group_on, jobs, spent_note, stack
 from pipelines.flights.pipeline import flight_delays
 from pipelines.flights.producer import produce
@@ -89,9 +89,9 @@ def small_run(records: int = 100_000, times: int = 7) -> Iterator[Table]:
                 FIRST: lambda: counted(FIRST, lambda: leased({})),
                 AGAIN: again,
             }
-            measured = in_turn(sides, times)
+            measured = in_turn(sides, times, warm_up=WARM_UP)
         rows = [
-            (*row, *(f"{median([each[at] for each in counts[row[0]][1:]]):.0f}" for at in (0, 1)))
+            (*row, *(f"{median([each[at] for each in counts[row[0]][WARM_UP:]]):.0f}" for at in (0, 1)))
             for row in side_rows(measured, base=AGAIN, records=records)
         ]
         headings = ("side", f"seconds, median of {times}", "range", "records/s", f"× the time of: {AGAIN}")
