@@ -15,6 +15,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from sharequeue.dagster.names import SUITE_STEP
 from sharequeue.dagster.quality import dead_letters
 from sharequeue.dagster.quality.archived import ArchivedLetters
 from sharequeue.dagster.quality.context import QualityContext
@@ -72,7 +73,7 @@ def dead_letter_checks(
     read = (*built_in, *users, _RECONCILIATION)
 
     @dg.multi_asset_check(
-        name=f"{group.name}_dead_letter_suite",
+        name=f"{group.name}{SUITE_STEP}",
         specs=[
             dg.AssetCheckSpec(
                 name=each.check,

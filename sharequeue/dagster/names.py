@@ -32,6 +32,8 @@ PIPELINE, SUMMARY, LAUNCHED = "pipeline", "summary", "launched_by"
 """In the metadata of an asset whose rows are in files: its pipeline, the name of a summary, and the Pipes client that
 starts its driver.
 """
+SUITE_STEP = "_dead_letter_suite"
+"""The end of the name of the step that checks dead letters."""
 REPLAY_TAG = "sharequeue/replay"
 """On a run that replays records of a group, in place of the group's tag: it is not a run of the group."""
 

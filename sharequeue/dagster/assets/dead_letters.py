@@ -11,6 +11,8 @@ import dagster as dg
 from confluent_kafka import KafkaException
 
 from sharequeue.dagster import reports
+from sharequeue.dagster.names import SUITE_STEP
+from sharequeue.dagster.quality.context import import_ahead
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup
@@ -25,6 +27,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
 from sharequeue.reports.read import read_causes
+from sharequeue.state import State
 
 WRITTEN_UNTIL = "written_until"
 """The metadata key of the time up to which a materialization reports."""
@@ -65,6 +68,10 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
         state = sharequeue_state.state
         since = reported_until(context.instance, spec.key, state.now())
         loaded = sharequeue_settings.load()
+        if checks_in_one_process(context.job_def, group.name) and has_letters_since(
+            state, group.group, since
+        ):
+            import_ahead()
         report = DeadLetterWriter(loaded, state, group.group, configs).write(progress=context.log.info)
         for held in report.held:
             context.log.warning(
@@ -89,6 +96,18 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
         )
 
     return dead_letters
+
+
+def checks_in_one_process(job: dg.JobDefinition, name: str) -> bool:
+    """Return whether a job checks the letters of the queue of this name, in the process that writes them."""
+    return job.executor_def.name == "in_process" and job.has_node_named(f"{name}{SUITE_STEP}")
+
+
+def has_letters_since(state: State, group_id: str, since: datetime | None) -> bool:
+    """Return whether dead letters are to be written, or were written after a time."""
+    if any(status.archiving for status in state.figures.describe(group_id)):
+        return True
+    return any(since is None or since < each.written_at for each in state.dead_letters.written(group_id))
 
 
 def observed_now(group: ShareGroup, settings: Settings, topic: str) -> list[dg.AssetObservation]:

@@ -7,11 +7,13 @@ Open it with `great_expectations.get_context(mode="file", project_root_dir=…)`
 """
 
 import fcntl
+import importlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -112,6 +114,31 @@ class Validator:
             return self._run(batch, run_name)
 
 
+def import_ahead() -> None:
+    """Begin to import Great Expectations, in a thread: that takes seconds, in which a run waits for a broker. What is
+    wrong with it, the checks say.
+    """
+
+    def imported() -> None:
+        with suppress(Exception):
+            _imported()
+
+    threading.Thread(target=imported, name="great-expectations").start()
+
+
+def _imported() -> Any:
+    """Return the package. Raises ImportError."""
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    try:
+        return importlib.import_module("great_expectations")
+    except SystemExit:
+        # It imports Spark Connect's client, which ends the process if one of its packages is missing.
+        raise ImportError(
+            "Great Expectations cannot be imported, because packages of Spark Connect are missing: pip install "
+            "'pyspark[connect]', in the version of PySpark that is installed."
+        ) from None
+
+
 def _fault(batch: Any, expectation: Any) -> str | None:
     """Return why an expectation alone cannot be evaluated on a batch, or its result not be stored; None if it can."""
     try:
@@ -163,15 +190,7 @@ def _checkpoint(given: QualityContext, problems: dict[str, str]) -> tuple[Any, A
     Those whose checks are in `problems` are not in it, and one that Great Expectations cannot create is added to
     them: each would cost all others their result.
     """
-    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
-    try:
-        import great_expectations as gx
-    except SystemExit:
-        # It imports Spark Connect's client, which ends the process if one of its packages is missing.
-        raise ImportError(
-            "Great Expectations cannot be imported, because packages of Spark Connect are missing: pip install "
-            "'pyspark[connect]', in the version of PySpark that is installed."
-        ) from None
+    gx = _imported()
     import great_expectations.expectations as gxe
     from great_expectations.checkpoint.actions import UpdateDataDocsAction
     from great_expectations.data_context.types.base import ProgressBarsConfig

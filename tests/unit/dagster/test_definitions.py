@@ -12,6 +12,7 @@ import yaml
 
 from orchestration.definitions import defs
 from orchestration.demo.queue import QUEUE
+from sharequeue.dagster.assets.dead_letters import checks_in_one_process
 from sharequeue.dagster.resources import SETTINGS, SPARK, STATE
 
 REPOSITORY = Path(__file__).parents[3]
@@ -44,6 +45,17 @@ def test_one_job_makes_the_assets_in_the_order_of_the_life_of_a_record(
 def test_the_job_runs_in_one_process(repository: dg.RepositoryDefinition) -> None:
     """A run is one process with one JVM, so that a signal to it ends all of it."""
     assert repository.get_job("flight_delays").executor_def.name == "in_process"
+
+
+def test_who_writes_letters_knows_whether_its_process_checks_them(
+    repository: dg.RepositoryDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Great Expectations is imported meanwhile, but only for a process that needs it."""
+    job = repository.get_job("flight_delays")
+    assert checks_in_one_process(job, "flight_delays")
+    assert checks_in_one_process(repository.get_job("flight_delays_checks"), "flight_delays")
+    assert not checks_in_one_process(repository.get_job("flight_delays_replay"), "flight_delays")
+    assert not checks_in_one_process(job.with_executor_def(dg.multiprocess_executor), "flight_delays")
 
 
 def test_the_launchpad_says_what_each_field_means(repository: dg.RepositoryDefinition) -> None:
