@@ -25,7 +25,7 @@ from sharequeue.domain.errors import PipelineError
 from sharequeue.domain.java import launchers_home
 from sharequeue.domain.settings import Settings, jar_sets
 from sharequeue.domain.settings.jar_sets import JarSetMissing, fetch_command, folder_of
-from sharequeue.spark.class_archive import archive_options
+from sharequeue.spark.class_archive import class_archive
 from sharequeue.spark.signals import kept_handlers
 from sharequeue.spark.submitted import is_submitted, submitted_session
 from sharequeue.spark.waits import named_wait
@@ -62,6 +62,7 @@ RUNS_DEFAULTS = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"
 regardless of Spark's settings, and on a host whose own name does not resolve the JVM, which reads its address from
 here, would not start.
 """
+DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 LOG_TAIL_BYTES = 2000
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
@@ -185,12 +186,12 @@ def configuration(settings: Settings, app_name: str) -> dict[str, str]:
     optional = optional_jars(settings)
     jars = [*connector_jars(settings), *(jar for of_set in optional.values() for jar in of_set)]
     limits = "".join(f" -D{name}={most}" for name, most in AVRO_LIMITS.items()) if "avro" in optional else ""
-    options = f"{_collector()}{limits}{archive_options(settings.jars)}"
+    options = f"{_collector()}{limits}"
     conf = {
         "spark.app.name": app_name,
         "spark.master": settings.spark_master,
         "spark.jars": ",".join(map(str, jars)),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j2}{options}",
+        DRIVER_OPTIONS: f"-Dlog4j2.configurationFile={log4j2}{options}",
         "spark.driver.memory": _driver_memory(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -236,6 +237,22 @@ def _driver_memory() -> str:
 
 
 def _gateway(settings: Settings, conf: SparkConf) -> Any:
+    """Start a JVM, with the archive of its classes if it can have one, and return PySpark's gateway to it."""
+    archive = class_archive(settings.jars, dict(conf.getAll()))
+    if archive is None:
+        return _launched(settings, conf)
+    options = " ".join(filter(None, (conf.get(DRIVER_OPTIONS), archive.options)))
+    archived = SparkConf(loadDefaults=False).setAll(conf.getAll()).set(DRIVER_OPTIONS, options)
+    try:
+        return _launched(settings, archived)
+    except SparkNotReady:
+        gateway = _launched(settings, conf)
+        # It starts without.
+        archive.give_up()
+        return gateway
+
+
+def _launched(settings: Settings, conf: SparkConf) -> Any:
     """Start a JVM by Spark's own launcher, and return PySpark's gateway to it. Its output goes to its log."""
     path = settings.home / "logs" / "spark.log"
     path.parent.mkdir(parents=True, exist_ok=True)

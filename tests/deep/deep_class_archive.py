@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue.spark.class_archive import CHOSEN_BY
+from sharequeue.spark.class_archive import GIVEN_BY
 from tests.fixtures.stack import jars_folder
 from tests.waiting import wait_until
 
@@ -30,7 +30,7 @@ def loaded(home: Path, number: int) -> tuple[int, int]:
     """Run a driver; return how many classes its JVM loaded from our archive, and how many from elsewhere."""
     log = home / f"classes-{number}"
     # It says nothing of archives; the tests' own options do.
-    environment = {name: value for name, value in os.environ.items() if name not in CHOSEN_BY}
+    environment = {name: value for name, value in os.environ.items() if name not in GIVEN_BY}
     environment |= {
         "SHAREQUEUE_HOME": str(home),
         "SHAREQUEUE_JARS": str(home / "jars"),
