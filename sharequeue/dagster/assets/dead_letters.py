@@ -4,6 +4,7 @@ Its report has figures from Postgres, and samples of the newest letters in the t
 the group's topics: of the source topics from Postgres, of the dead-letter topic from the broker.
 """
 
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ from confluent_kafka import KafkaException
 
 from sharequeue.dagster import reports
 from sharequeue.dagster.names import SUITE_STEP
-from sharequeue.dagster.quality.context import import_ahead
+from sharequeue.dagster.quality.context import imported_ahead
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup
@@ -68,11 +69,11 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
         state = sharequeue_state.state
         since = reported_until(context.instance, spec.key, state.now())
         loaded = sharequeue_settings.load()
-        if checks_in_one_process(context.job_def, group.name) and has_letters_since(
+        is_to_check = checks_in_one_process(context.job_def, group.name) and has_letters_since(
             state, group.group, since
-        ):
-            import_ahead()
-        report = DeadLetterWriter(loaded, state, group.group, configs).write(progress=context.log.info)
+        )
+        with imported_ahead() if is_to_check else nullcontext():
+            report = DeadLetterWriter(loaded, state, group.group, configs).write(progress=context.log.info)
         for held in report.held:
             context.log.warning(
                 f"{held.records:,} dead letters of {held.share_partition} are held: {held.reason}"

@@ -114,16 +114,24 @@ class Validator:
             return self._run(batch, run_name)
 
 
-def import_ahead() -> None:
-    """Begin to import Great Expectations, in a thread: that takes seconds, in which a run waits for a broker. What is
-    wrong with it, the checks say.
+@contextmanager
+def imported_ahead() -> Iterator[None]:
+    """Import Great Expectations in a thread during the block: that takes seconds, in which a run waits for a broker.
+    What is wrong with it, the checks say.
+
+    The block ends after the import: if two threads import from PySpark or pandas at the same time, both may fail.
     """
 
     def imported() -> None:
         with suppress(Exception):
             _imported()
 
-    threading.Thread(target=imported, name="great-expectations").start()
+    thread = threading.Thread(target=imported, name="great-expectations")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def _imported() -> Any:

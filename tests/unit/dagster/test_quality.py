@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +21,7 @@ import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
 from sharequeue.dagster import position, share_group_defs, share_group_resources
-from sharequeue.dagster.quality import dead_letters
+from sharequeue.dagster.quality import context, dead_letters
 from sharequeue.dagster.quality.archived import ArchivedBatch
 from sharequeue.dagster.quality.comparison import ABSENT, OTHER, Compared
 from sharequeue.dagster.quality.context import REASON_CHARACTERS, QualityContext, Validator
@@ -486,3 +488,25 @@ def test_the_context_of_a_deleted_group_is_removed(tmp_path: Path) -> None:
     with QualityContext(tmp_path, SUITE, created_at=now + timedelta(hours=1)).open():
         assert not result.exists()
         assert not site.exists()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_follows_the_import_ahead_does_not_run_beside_it(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """If two threads import from one package, both may fail. The checks say what is wrong with the import."""
+    written, events = threading.Event(), []
+
+    def imported() -> None:
+        written.wait()
+        events.append("imported")
+        if fails:
+            raise ImportError("great_expectations")
+
+    monkeypatch.setattr(context, "_imported", imported)
+    with suppress(KeyError), context.imported_ahead():
+        events.append("written")
+        written.set()
+        if fails:
+            raise KeyError
+    assert events == ["written", "imported"]
