@@ -146,7 +146,7 @@ def test_only_execute_prompts() -> None:
     folder = Path(sharequeue.cli.__file__).parent
     asking = {
         path.name
-        for path in folder.glob("*.py")
+        for path in folder.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in ("confirm", "prompt", "confirmation_option")
     }

@@ -30,7 +30,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def ran(plan: RedrivePlan, *words: str, **report: Any) -> Result:
         work = SimpleNamespace(plan=lambda: plan, run=lambda _, given: RedriveReport(uuid.uuid4(), **report))
-        monkeypatch.setattr("sharequeue.cli.deadletters.Redrive", lambda *_, **__: work)
+        monkeypatch.setattr("sharequeue.cli.deadletters.redriving.Redrive", lambda *_, **__: work)
         url = ("--database-url", "postgresql://nowhere.invalid/x")
         return CliRunner().invoke(command, ["dlq", "redrive", "dlq.t", *words, *url])
 
