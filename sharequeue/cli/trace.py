@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import click
 
-from sharequeue.cli.options import (
-    OFFSET,
-    PARTITION,
-    GroupsNamed,
-    groups_option,
-    settings_options,
-    topic_argument,
-)
+from sharequeue.cli.options import GroupsNamed, groups_option, settings_options
 from sharequeue.cli.output import Output, answers, moment, number, row_of, text
+from sharequeue.cli.record_arguments import RecordCommand, record_arguments
 from sharequeue.database import Database
 from sharequeue.deadletters.tracing import Tracer
 from sharequeue.domain.settings import Settings
 from sharequeue.state import State
 
 
-@click.command()
+@click.command(cls=RecordCommand)
 @settings_options
 @answers(
     moment("AT"),
@@ -36,9 +30,7 @@ from sharequeue.state import State
     text("PLACE", cut=True),
 )
 @groups_option(default_all=True)
-@topic_argument
-@click.argument("partition", type=PARTITION)
-@click.argument("offset", type=OFFSET)
+@record_arguments
 def trace(
     settings: Settings, output: Output, named: GroupsNamed, topic: str, partition: int, offset: int
 ) -> None:

@@ -15,8 +15,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.cli.deadletters.selecting import selection_options
 from sharequeue.cli.failures import CommandRefused
-from sharequeue.cli.options import OFFSET, PARTITION, Whole, settings_options, topic_argument
+from sharequeue.cli.options import Whole, settings_options, topic_argument
 from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, text
+from sharequeue.cli.record_arguments import RecordCommand, record_arguments
 from sharequeue.database import Database
 from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.deadletters.hidden import hidden_records
@@ -115,12 +116,10 @@ def _row(letter: DeadLetter, as_base64: bool) -> dict[str, Any]:
     )
 
 
-@click.command()
+@click.command(cls=RecordCommand)
 @settings_options
 @answers(text("NAME"), text("CONTENT", cut=True))
-@topic_argument
-@click.argument("partition", type=PARTITION)
-@click.argument("offset", type=OFFSET)
+@record_arguments
 def show(settings: Settings, output: Output, topic: str, partition: int, offset: int) -> None:
     """Show one dead letter of TOPIC in full: its headers, key and value."""
     logs = _logs(settings, topic, {partition: OffsetSet.of((offset, offset + 1))})
