@@ -274,6 +274,8 @@ class ShareGroup(dg.Model, dg.Resolvable):
         for topic in topics:
             if problem := topic_name_problem(topic):
                 raise ValueError(problem)
+            if topics.count(topic) > 1:
+                raise ValueError(f"topics has {topic!r} more than once: name each topic once")
         return topics
 
     @field_validator("pipeline")

@@ -335,6 +335,7 @@ def test_a_time_may_be_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"group": "g" * 250}, "has 250 characters"),
         ({"topics": []}, "topics must have at least one topic"),
         ({"topics": ["a b"]}, "The topic name 'a b' is not legal"),
+        ({"topics": ["a", "b", "a"]}, "topics has 'a' more than once: name each topic once"),
         ({"pipeline": "pipelines.flights"}, "not of the form MODULE:NAME"),
         ({"pipeline": "pipelines.flights.pipeline:flight_delay"}, "Did you mean flight_delays"),
         ({"pipeline": "pipelines.flight:x"}, "there is no module pipelines.flight"),
