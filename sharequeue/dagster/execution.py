@@ -37,6 +37,16 @@ class RunLimits(dg.Model, dg.Resolvable):
         description="A Pipes client that starts the driver elsewhere; default: in the run's process.",
     )
 
+    @field_validator("replaces")
+    @classmethod
+    def _is_name(cls, name: str | None) -> str | None:
+        if name is not None and not name.strip():
+            raise ValueError(
+                f"replaces is {name!r}: expected the name of a pipeline, such as my_module:orders; leave it out if "
+                "this pipeline replaces none"
+            )
+        return name
+
 
 class RetryFields(dg.Model, dg.Resolvable):
     """Retries of a step that failed, in the same run, with the fields of Dagster's `RetryPolicy`. Errors that stay

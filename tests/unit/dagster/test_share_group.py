@@ -349,6 +349,10 @@ def test_a_time_may_be_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"run": {"max_seconds": 0}}, "expected more than 0, but it is 0"),
         ({"run": {"max_seconds": math.inf}}, "expected more than 0, but it is inf"),
         ({"run": {"max_bytes": -1}}, "expected at least 0, but it is -1"),
+        (
+            {"run": {"replaces": ""}},
+            "replaces is '': expected the name of a pipeline, such as my_module:orders",
+        ),
         ({"dead_letters": {"drift": {"share": 1.5}}}, "expected more than 0 and at most 1, but it is 1.5"),
         (
             {"automation": {"sensor": {"interval": 5}}},
