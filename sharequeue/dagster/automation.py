@@ -10,6 +10,8 @@ from sharequeue.dagster.yaml_values import Count, Seconds, Texts, bounded, durat
 
 Window = Annotated[str, lasting("1m")]
 """The age of an asset; Dagster has no shorter ones than a minute."""
+Interval = Annotated[int, bounded(1, 86_400)]
+"""Seconds between two ticks of a sensor: up to a day. A schedule is for what comes less often."""
 
 
 class LagSensor(dg.Model, dg.Resolvable):
@@ -21,7 +23,9 @@ class LagSensor(dg.Model, dg.Resolvable):
         default=None,
         description="A run is also requested when anything has waited for this long since it was first seen.",
     )
-    interval_seconds: Count = Field(default=30, description="Seconds between two ticks.")
+    interval_seconds: Interval = Field(
+        default=30, description="Seconds between two ticks, 86400 (a day) at most."
+    )
     pause_after_failure_seconds: Annotated[float, bounded(0)] = Field(
         default=300,
         description="Seconds without a request after a run that failed, was cancelled or changed nothing.",
@@ -62,7 +66,9 @@ class Observe(dg.Model, dg.Resolvable):
     """Records the share-partition start offset (SPSO) and lag while nothing runs: no run, no Spark."""
 
     enabled: bool = Field(default=False, description="Whether it is switched on in a new deployment.")
-    interval_seconds: Count = Field(default=60, description="Seconds between two ticks.")
+    interval_seconds: Interval = Field(
+        default=60, description="Seconds between two ticks, 86400 (a day) at most."
+    )
     keep: Annotated[str, lasting("1m")] = Field(
         default="90d", description="The retention of the history of reports, such as `90d`."
     )

@@ -358,6 +358,10 @@ def test_a_time_may_be_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
             {"automation": {"sensor": {"interval": 5}}},
             "automation.sensor has no field 'interval'. Did you mean interval_seconds",
         ),
+        (
+            {"automation": {"sensor": {"interval_seconds": 1e9}}},
+            "expected at least 1 and at most 86400, but it is 1e+09",
+        ),
         ({"freshness": {"window": "2h"}}, "freshness has no field 'window'. Did you mean "),
         ({"run": {"x": 1}}, "run has no field 'x'. "),
         ({"checks": {"x": 1}}, "The fields are max_age, max_held, max_lag and 1 more."),
