@@ -216,15 +216,7 @@ class Run:
         self._check()
         for at, partition in self.ledger.partitions.items():
             if partition.status != "active":
-                epochs = self._plain(
-                    worker,
-                    "alter_offsets",
-                    **worker.named(at),
-                    p_topic_id=worker.topic_id(at),
-                    p_start_offset=self.shared.logs[at][0],
-                )
-                self.shared.epochs[at] = epochs[0]
-                self._observe(worker, at)
+                self._start_again(worker, at)
         epochs = self._rows(
             "select group_id, topic, partition, state_epoch from sharequeue.share_partition_status order by 1, 2, 3"
         )
@@ -241,6 +233,26 @@ class Run:
         self.shared.faults += [f"not drained: {row}" for row in left if not self.faults()]
         if not self.faults():
             self.ledger.drained(letters_everywhere=False)
+
+    def _start_again(self, worker: Worker, at: At) -> None:
+        """Reset a share-partition whose topic has another id. An id that the topic had before is refused: then the
+        offsets of the topic are deleted first, as the refusal says."""
+        epochs = self._plain(
+            worker,
+            "alter_offsets",
+            **worker.named(at),
+            p_topic_id=worker.topic_id(at),
+            p_start_offset=self.shared.logs[at][0],
+        )
+        if epochs is not None:
+            self.shared.epochs[at] = epochs[0]
+            self._observe(worker, at)
+            return
+        self._plain(worker, "delete_offsets", p_group_id=at[0], p_topic=at[1])
+        self._begin(worker)
+        for each in self.shared.partitions:
+            if each[:2] == at[:2]:
+                self._observe(worker, each)
 
     def _lagging(self) -> list[tuple[Any, ...]]:
         """What has lag, why nothing of it can be leased, and until when."""

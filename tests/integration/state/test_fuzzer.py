@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -28,3 +29,24 @@ def test_no_record_overtakes_another_of_its_key_under_attack(private_database: D
     faults = run.in_turn(1)
     assert not faults, f"{len(faults)} faults, {run.told()}\n{faults[0]}"
     assert run.ledger.tally.keys() >= {"acknowledge_in_order", "close_letters"}
+
+
+def test_the_drain_begins_again_where_a_reset_is_refused(
+    private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic has an id again that it had before: its offsets are deleted, and all records come to their end."""
+    run = Run(private_database, SEEDS[0], in_turn=True, clients=1)
+    (worker,) = run.workers
+    named = worker.named(run.shared.partitions[0])
+    log: dict[str, Any] = {"p_log_start": 0, "p_log_end": 40, "p_last_stable_offset": 40}
+
+    def step() -> None:
+        worker.quiet = True
+        worker.send("alter_offsets", **named, p_topic_id="t0-1", p_start_offset=0)
+        worker.send("observe", **named, p_topic_id="t0-2", **log)
+
+    monkeypatch.setattr("tests.fuzzer.run.STEPS", 1)
+    monkeypatch.setattr(worker, "step", step)
+    faults = run.in_turn(1)
+    assert not faults, f"{len(faults)} faults, {run.told()}\n{faults[0]}"
+    assert run.shared.tally["alter_offsets SQ100"] == 1
