@@ -100,15 +100,15 @@ def drain(
     assert isinstance(job.destination, PostgresTable)
     no_spark: Any = None
     with job.destination.open(SinkContext(settings, state, no_spark, job.names)) as sink:
-        sink.match(COLUMNS)
+        sink.staging.match(COLUMNS)
         on_step("start")
         while (
             lease := single.acquire(state, SharePartition(group, topic, 0), "drain", None, lease_records)
         ) is not None:
             outcomes, rows = _handled(lease)
-            copier = sink.copier([lease.lease_id])
+            copier = sink.staging.copier([lease.lease_id])
             receipts = [row for batch in copier(_batches(lease, rows)) for row in batch.to_pylist()]
-            sink.take(tuple(row.values()) for row in receipts)
+            sink.staging.take(tuple(row.values()) for row in receipts)
             accepted = AcceptedRows(lease, None, len(rows), len(rows))
             output = LeaseOutput(job.sink, sink.put(accepted), accepted.count)
             given = to_send(lease, outcomes, [output])

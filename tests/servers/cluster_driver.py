@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.postgres.copy import Copier
 from sharequeue.spark.sinks.postgres.sink import OpenTable, PostgresTable
+from sharequeue.spark.sinks.postgres.staging import StagingTables
 from sharequeue.state import State
 from tests import archive
 from tests.waiting import PATIENCE_S
@@ -156,13 +157,13 @@ class StoppingCopier(Copier):
 
 
 @dataclass(slots=True, kw_only=True)
-class OpenStoppingTable(OpenTable):
-    """A table at work whose copying tasks stop."""
+class StoppingStaging(StagingTables):
+    """The staging tables of a run whose copying tasks stop."""
 
     stop: Stop
 
     def copier(self, lease_ids: Iterable[int]) -> Copier:
-        return StoppingCopier(OpenTable.copier(self, lease_ids), self.stop)
+        return StoppingCopier(StagingTables.copier(self, lease_ids), self.stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,13 +175,9 @@ class StoppingTable(PostgresTable):
     @contextmanager
     def open(self, context: SinkContext) -> Iterator[OpenTable]:
         with PostgresTable.open(self, context) as opened:
-            stopping = OpenStoppingTable(
-                opened.sink, opened.context, opened.target, opened.route, stop=self.stop
-            )
-            try:
-                yield stopping
-            finally:
-                stopping.close()
+            given = {each.name: getattr(opened.staging, each.name) for each in fields(opened.staging)}
+            opened.staging = StoppingStaging(**given, stop=self.stop)
+            yield opened
 
 
 def wait_for_executors(spark: SparkSession, wanted: int) -> None:

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.spark.sinks.interface import SinkRefused
+from sharequeue.spark.sinks.postgres.alterations import altered
 from sharequeue.spark.sinks.postgres.definition import are_the_cause
 from sharequeue.spark.sinks.postgres.sink import PostgresTable, Step
-from sharequeue.spark.sinks.postgres.tables import altered, cursor_of, find
+from sharequeue.spark.sinks.postgres.tables import cursor_of, find
 from sharequeue.state import State
 from tests import single
 from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, job_of

@@ -122,9 +122,10 @@ def test_a_value_that_a_column_would_change_is_refused_and_no_other(
     no_spark: Any = None
     context = SinkContext(settings, state, no_spark, job_of(group, "any", all_accepted).names)
     with PostgresTable(table).open(context) as sink:
-        sink.match(schema)
+        staging = sink.staging
+        staging.match(schema)
         given = {each.name: at for at, each in enumerate(schema.fields)}
-        of = {each.name: each.column for each in sink.witnesses}
+        of = {each.name: each.column for each in staging.columns.witnesses}
         columns: dict[str, pa.Array] = {
             LEASE: pa.array([7] * len(rows), pa.int64()),
             OFFSET: pa.array(range(len(rows)), pa.int64()),
@@ -134,10 +135,10 @@ def test_a_value_that_a_column_would_change_is_refused_and_no_other(
             values = [value if case == at else None for case, value, _ in rows]
             columns[name] = arrow_of(schema.fields[at].dataType, values)
         receipts = [
-            row for batch in sink.copier([7])([pa.record_batch(columns)]) for row in batch.to_pylist()
+            row for batch in staging.copier([7])([pa.record_batch(columns)]) for row in batch.to_pylist()
         ]
-        sink.take(tuple(row.values()) for row in receipts)
-        refused = sink.refused[7]
+        staging.take(tuple(row.values()) for row in receipts)
+        refused = staging.refused[7]
         wrong = [
             (CASES[case][1], value, refused.get(offset))
             for offset, (case, value, kept) in enumerate(rows[:-1])

@@ -25,7 +25,8 @@ from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.postgres.copy import Copier
 from sharequeue.spark.sinks.postgres.move import StagingLost
-from sharequeue.spark.sinks.postgres.sink import OpenTable, PostgresTable, Step
+from sharequeue.spark.sinks.postgres.sink import PostgresTable, Step
+from sharequeue.spark.sinks.postgres.staging import StagingTables
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
 from tests import single
@@ -279,7 +280,7 @@ def test_a_run_that_ends_early_leaves_no_staging_table(
     assert staging_of(database, table) == []
     assert state.figures.describe(group)[0].acquired == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OpenTable, "close", lambda self: None)
+        patch.setattr(StagingTables, "close", lambda self: None)
         with pytest.raises(error):
             run_job(job, holder)
     assert staging_of(database, table)

@@ -79,7 +79,7 @@ class StagedRows:
         """
         staging = self._staging
         # Not its partitions, which may be thousands. A rollback to a savepoint would release the lock of an insert.
-        cursor.execute(sql.SQL("lock table only {} in row exclusive mode").format(self._table))
+        cursor.execute(sql.SQL("lock table only {} in row exclusive mode").format(self.target.identifier))
         cursor.execute(sql.SQL("create index on {} ({})").format(staging, sql.Identifier(OFFSET)))
         cursor.execute(
             sql.SQL("delete from {} where {} = any(%s)").format(staging, sql.Identifier(OFFSET)),
@@ -140,7 +140,7 @@ class StagedRows:
         columns = sql.SQL(", ").join(map(sql.Identifier, self.columns))
         cursor.execute(
             sql.SQL("insert into {} ({}) select {} from {}").format(
-                self._table, columns, columns, self._staging
+                self.target.identifier, columns, columns, self._staging
             )
             + self._where(piece)
         )
@@ -168,10 +168,6 @@ class StagedRows:
     @property
     def _name(self) -> str:
         return f"{self.target.schema}.{self.target.name}"
-
-    @property
-    def _table(self) -> sql.Identifier:
-        return sql.Identifier(self.target.schema, self.target.name)
 
     @property
     def _staging(self) -> sql.Identifier:

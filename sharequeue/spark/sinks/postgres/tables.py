@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from psycopg2.errors import InsufficientPrivilege, LockNotAvailable
 from sharequeue.database.pool import connection_defaults
 from sharequeue.domain.settings import normalise_database_url
 from sharequeue.spark.sinks.interface import SinkRefused
-from sharequeue.spark.sinks.postgres.definition import Definition, changes, column_part, definition_of
+from sharequeue.spark.sinks.postgres.definition import Definition, definition_of
 from sharequeue.state import State
 
 DROP_WAIT_MS = 1000
@@ -80,6 +80,11 @@ class Target:
     def columns(self) -> tuple[str, ...]:
         """The names of its columns."""
         return tuple(self.kinds)
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """The name of the table in a statement."""
+        return sql.Identifier(self.schema, self.name)
 
 
 def staging_prefix(group: str, sink: str) -> str:
@@ -144,32 +149,6 @@ def find(cursor: Any, table: str) -> Target:
     kinds = {column: kind for column, kind, _ in columns}
     unlimited = {column: kind for column, _, kind in columns if kind is not None}
     return Target(schema, name, kinds, required, generated, row_security, unlimited, definition)
-
-
-def altered(cursor: Any, target: Target) -> list[str]:
-    """Return how the table was altered since it was found, as far as it may refuse other rows now, in words."""
-    name = sql.Identifier(target.schema, target.name).as_string(cursor)
-    try:
-        return changes(target.definition, find(cursor, name).definition)
-    except SinkRefused as error:
-        return [str(error).rstrip(".")]
-
-
-def retyped(cursor: Any, target: Target, columns: Collection[str]) -> list[str]:
-    """Return which of these columns no longer have the type that they had when the table was found, in words. The
-    caller has a lock on the table.
-    """
-    cursor.execute(
-        "select a.attname, format_type(a.atttypid, a.atttypmod) from pg_attribute a"
-        " join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace"
-        " where n.nspname = %s and c.relname = %s and a.attnum > 0 and not a.attisdropped",
-        (target.schema, target.name),
-    )
-    wanted = {
-        name: target.definition[name] for name in map(column_part, columns) if name in target.definition
-    }
-    now = {column_part(name): text for name, text in cursor.fetchall()}
-    return changes(wanted, {name: now[name] for name in wanted if name in now})
 
 
 def _named(cursor: Any, table: str) -> int:
