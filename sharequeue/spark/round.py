@@ -1,8 +1,8 @@
 """One round of a run: observe, acquire, plan, write, read back, acknowledge, report.
 
 A round requests the log ends from the broker, acquires within the budget, reads exactly the leased records, handles
-and writes them, reads the output back, and acknowledges each lease accordingly. The locks are renewed meanwhile
-(`leasing/renewal.py`); a lost lock stops the round before it writes or acknowledges more.
+and writes them, reads the output back, and acknowledges each lease accordingly (`lease_results.py`). The locks are
+renewed meanwhile (`leasing/renewal.py`); a lost lock stops the round before it writes or acknowledges more.
 
 A round is prepared (its first three steps) while the previous one is written, in the run's own thread. It is written,
 read back and acknowledged in a thread of its own (`rounds.py`).
@@ -22,33 +22,20 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from sharequeue.domain.errors import BrokerNotAvailable, InvalidRequest
-from sharequeue.domain.offsets import EMPTY
 from sharequeue.domain.results.runs import RoundReport
-from sharequeue.domain.values import (
-    Acknowledged,
-    AcknowledgeType,
-    KeptRecords,
-    Lease,
-    LeaseOutput,
-    SharePartition,
-)
+from sharequeue.domain.values import Lease, SharePartition
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.outputs.errors import named_leases
 from sharequeue.spark.isolated_jobs import EndedJobs, IsolatedJobs, SparkJob, apart, parts_each
 from sharequeue.spark.job_reads import JobReads
-from sharequeue.spark.kept_records import NOTHING_KEPT, KeptReads, few_released, keep_scanned, kept_in
+from sharequeue.spark.kept_records import NOTHING_KEPT, KeptReads, keep_scanned, kept_in
+from sharequeue.spark.lease_results import LeaseResults
 from sharequeue.spark.leasing.group import refuse_replaced
-from sharequeue.spark.leasing.renewal import LeaseKeeper, in_turn, release_held
+from sharequeue.spark.leasing.renewal import LeaseKeeper, in_turn
 from sharequeue.spark.open_run import OpenRun
 from sharequeue.spark.ordering.cut import Cut, find_cut, rows_of
 from sharequeue.spark.ordering.frames import KeyOrder, Offered
-from sharequeue.spark.outcomes.acknowledging import (
-    RowsRefused,
-    acknowledge,
-    acknowledge_all,
-    counted,
-    to_send,
-)
+from sharequeue.spark.outcomes.acknowledging import counted
 from sharequeue.spark.outcomes.first_failure import find_first_failure
 from sharequeue.spark.outcomes.most_failed import refuse_most_failed
 from sharequeue.spark.outcomes.outcomes import (
@@ -61,15 +48,13 @@ from sharequeue.spark.outcomes.outcomes import (
 )
 from sharequeue.spark.output.damaged import reads_what_it_wrote
 from sharequeue.spark.output.files import literal
-from sharequeue.spark.output.folders import no_files, remove_lease
 from sharequeue.spark.output.lease_files import WrittenFiles, rejected
 from sharequeue.spark.output.owners import refuse_taken
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.progress import Progress
 from sharequeue.spark.reading.source import by_scan_or_offset
-from sharequeue.spark.sinks.interface import AcceptedRows, Refused, SinkStep
+from sharequeue.spark.sinks.interface import Refused, SinkStep
 from sharequeue.spark.spark_jobs import uncache
-from sharequeue.state.calls import LeaseAcknowledgement
 
 ALONE_EVERY = 8
 """One in this many rounds is leased only after the previous round has ended."""
@@ -77,18 +62,6 @@ ALONE_EVERY = 8
 
 class Stopped(Exception):
     """Nothing more may be written or acknowledged for a round: the previous one failed, or the run is stopped."""
-
-
-@dataclass(frozen=True, slots=True)
-class _LeaseResult:
-    """What is to be acknowledged of a lease: its accepted rows, the outcomes of its records, its other outputs, and
-    the raw records that it keeps.
-    """
-
-    rows: AcceptedRows
-    acknowledgement: Acknowledgement
-    others: Sequence[LeaseOutput]
-    kept: KeptRecords | None
 
 
 @dataclass(slots=True, eq=False)
@@ -109,25 +82,19 @@ class Round:
     cut: Cut | None = None
     records: list[DataFrame] = field(default_factory=list)
     planned: list[SparkJob] = field(default_factory=list)
-    seen: dict[int, SeenOutcomes] = field(default_factory=dict)
-    """What the files have, by lease id."""
-    raw: dict[int, KeptRecords] = field(default_factory=dict)
-    """The raw records in files, by lease id."""
-    raw_folders: dict[int, str] = field(default_factory=dict)
-    """The folders of raw records, by lease id, also of those that cannot be kept."""
-    sent: dict[int, Acknowledgement] = field(default_factory=dict)
-    """The acknowledgements that were accepted, by lease id."""
-    acknowledged: dict[int, Acknowledged] = field(default_factory=dict)
-    """The state's replies to them."""
     stopped: bool = False
     """Set by another thread: the round then writes and acknowledges nothing more."""
     seconds: dict[str, float] = field(default_factory=dict)
+    results: LeaseResults = field(init=False)
     written: threading.Event = field(default_factory=threading.Event)
     """Set when its Spark jobs have ended, with or without an error."""
     ended: threading.Event = field(default_factory=threading.Event)
     """Set when all its work has ended: there is either a report or an error."""
     report: RoundReport | None = None
     error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.results = LeaseResults(self.run, self.keeper)
 
     def prepare(self, *, ahead: bool = False) -> bool:
         """Lease and plan; return whether there was anything to lease. A round `ahead` is leased while the previous
@@ -241,7 +208,7 @@ class Round:
             return NOTHING_KEPT
         kept = run.kept.find(self.leases)
         if run.handler.known.takes_raw is False:
-            kept, self.raw = keep_scanned(run.kept, run.lease_files, self.leases, kept)
+            kept, self.results.raw = keep_scanned(run.kept, run.lease_files, self.leases, kept)
         return kept
 
     def _handled(self, leases: Sequence[Lease], kept: KeptReads, by_offset: bool) -> DataFrame:
@@ -264,8 +231,9 @@ class Round:
         with self._stage("write"), self.run.source.changed_topics_are_named(topics, self.infos):
             ended = self.jobs.write(self.planned)
         self.run.lost_leader |= ended.leaderless
-        self.raw_folders = {at: of.location for at, of in self.raw.items()} | ended.written.kept
-        return replace(ended, written=replace(ended.written, kept=self.raw_folders))
+        folders = {at: of.location for at, of in self.results.raw.items()} | ended.written.kept
+        self.results.raw_folders = folders
+        return replace(ended, written=replace(ended.written, kept=folders))
 
     def _intact(self, written: WrittenFiles, leases: Sequence[Lease]) -> AbstractContextManager[None]:
         """Return a context manager that raises OutputDamaged if the files of these leases were removed or changed,
@@ -311,7 +279,7 @@ class Round:
         Leases of partitions that have lost their leader are given back without a delivery if a record may be missing:
         whether it is a gap is not known. They have no acknowledgement.
         """
-        run, job, files = self.run, self.run.job, self.run.lease_files
+        run, job, files, results = self.run, self.run.job, self.run.lease_files, self.results
         columns = self.planned[0].handled.schema
         with self._stage("read back"), files.durable(written):
             found = read_back(
@@ -320,18 +288,18 @@ class Round:
             all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in found.values()))
             refuse_other_partitions(leases, found)
             found = found if self.cut is None else self.cut.applied(found)
-            new = {at: folder for at, folder in written.kept.items() if at not in self.raw}
-            self.raw |= kept_in(files.spark, run.files, new)
-            if new.keys() - self.raw.keys():  # several rows for a record
+            new = {at: folder for at, folder in written.kept.items() if at not in results.raw}
+            results.raw |= kept_in(files.spark, run.files, new)
+            if new.keys() - results.raw.keys():  # several rows for a record
                 run.handler.known.takes_raw = False
             wanted = self._to_acknowledge(leases, found)
             if run.failure is None:
                 run.failure = find_first_failure(files.spark, run.files, written.exceptions.values())
-        self.seen.update({lease.lease_id: found.get(lease.lease_id, UNSEEN) for lease in leases})
+        results.seen.update({lease.lease_id: found.get(lease.lease_id, UNSEEN) for lease in leases})
         if wanted and job.failed_share is not None:
             refuse_most_failed(
-                *(files.spark, job.failed_share, written, self.leases, self.seen),
-                nothing_yet=not self.acknowledged,
+                *(files.spark, job.failed_share, written, self.leases, results.seen),
+                nothing_yet=not results.acknowledged,
             )
         if wanted and written.folders:
             run.columns.keep(columns)
@@ -365,110 +333,28 @@ class Round:
         began.
         """
         run, source = self.run, self.run.source
-        results = [
-            self._result(lease, written, wanted[lease.lease_id], summaries)
+        ready = [
+            self.results.result(lease, written, wanted[lease.lease_id], summaries)
             for lease in leases
             if lease.lease_id in wanted
         ]
-        if not results:
+        if not ready:
             return {}
         with self._step("stage"):
-            refused = dict(run.sink.stage([each.rows for each in results]))
-        results = [each for each in results if each.rows.lease.lease_id not in refused]
+            refused = dict(run.sink.stage([each.rows for each in ready]))
+        ready = [each for each in ready if each.rows.lease.lease_id not in refused]
         try:
             # Releases must be recorded before the next round leases.
             with run.leasing:
                 with self._stage("acknowledge"):
-                    send = self._send_together if run.sink.together else self._send_one_by_one
-                    refused.update(send(results))
-                self._note_releases([each.rows.lease for each in results])
+                    refused.update(self.results.send(ready))
+                self.results.note_releases([each.rows.lease for each in ready])
         except InvalidRequest:
             refuse_taken(run.files, source.settings, source.state, run.job.names)
             raise
         with self._step("transfer"):
             run.sink.transfer()
         return refused
-
-    def _result(
-        self,
-        lease: Lease,
-        written: WrittenFiles,
-        wanted: Acknowledgement,
-        summaries: Mapping[str, Mapping[int, str]],
-    ) -> _LeaseResult:
-        at, name = lease.lease_id, self.run.lease_files.names.exceptions
-        of_lease = self.seen[at]
-        exceptions = self._in_files(name, lease, written.exceptions.get(at))
-        sums = (
-            LeaseOutput(summary, folders[at], of_lease.accepted_rows)
-            for summary, folders in summaries.items()
-            if at in folders
-        )
-        records = of_lease.outcomes.get(AcknowledgeType.ACCEPT, EMPTY).count
-        rows = AcceptedRows(lease, written.accepted.get(at), of_lease.accepted_rows, records)
-        outputs = [LeaseOutput(name, exceptions, of_lease.exceptions), *sums]
-        kept = few_released(lease, wanted, self.raw.get(at))
-        return _LeaseResult(rows, wanted, outputs, kept)
-
-    def _send_together(self, results: Sequence[_LeaseResult]) -> Refused:
-        given = [self._placed(each) for each in results]
-        replies = acknowledge_all(self.keeper, given)
-        for each, sent, reply in zip(results, given, replies, strict=True):
-            self._note(each, sent, reply)
-        return {}
-
-    def _send_one_by_one(self, results: Sequence[_LeaseResult]) -> Refused:
-        sink, state = self.run.sink, self.run.source.state
-        refused: dict[int, Mapping[int, str]] = {}
-        for each in results:
-            with self.keeper.acknowledging([each.rows.lease]) as (lease,):
-                kept = replace(each, rows=replace(each.rows, lease=lease))
-                given = self._placed(kept)
-                try:
-                    reply = acknowledge(state, given, partial(sink.transaction, rows=kept.rows))
-                except RowsRefused as error:
-                    refused[lease.lease_id] = error.reasons
-                    continue
-                self.keeper.forget(lease)
-            self._note(kept, given, reply)
-        return refused
-
-    def _placed(self, result: _LeaseResult) -> LeaseAcknowledgement:
-        """Let the sink put the accepted rows of a lease; return its acknowledgement with their place."""
-        rows, sink = result.rows, self.run.job.sink
-        place = self.run.sink.put(rows) or self._in_files(sink, rows.lease, rows.folder)
-        output = LeaseOutput(sink, place, rows.count)
-        return to_send(rows.lease, result.acknowledgement, [output, *result.others], result.kept)
-
-    def _in_files(self, sink: str, lease: Lease, folder: str | None) -> str:
-        """Return the location in the manifest of rows that stay in their folder, or of a lease without any."""
-        source = self.run.source
-        return folder or no_files(source.settings, source.state, sink, lease.lease_id)
-
-    def _note(self, result: _LeaseResult, given: LeaseAcknowledgement, reply: Acknowledged) -> None:
-        """Note that a lease was acknowledged. Remove its files if its rows are elsewhere now, and its raw records if
-        they are not kept; if the run is killed before that, the sweep removes them.
-        """
-        at, folder = given.lease.lease_id, result.rows.folder
-        self.sent[at], self.acknowledged[at] = result.acknowledgement, reply
-        if folder is not None and not given.outputs[0].location.endswith(folder):
-            remove_lease(self.run.files, folder)
-        if result.kept is None and at in self.raw_folders:
-            remove_lease(self.run.files, self.raw_folders[at])
-
-    def _note_releases(self, leases: Sequence[Lease]) -> None:
-        lost = []
-        for lease in leases:
-            if (reply := self.acknowledged.get(lease.lease_id)) is None:
-                continue
-            sent = self.sent[lease.lease_id]
-            released = sent.outcomes.get(AcknowledgeType.RELEASE, EMPTY)
-            self.run.releases.add(lease.share_partition, released, reply.spso)
-            if sent.lost:
-                lost.append(lease)
-        # Offsets below the log start can no longer be acknowledged; such a lease ends without an acknowledgement.
-        if lost:
-            release_held(self.run.source.state, lost)
 
     def _write_again(self, written: WrittenFiles, leases: Sequence[Lease], refused: Refused) -> WrittenFiles:
         """Write these leases again, with the records rejected that the sink refused."""
@@ -480,12 +366,13 @@ class Round:
         run = self.run
         statuses = run.source.state.figures.describe(run.job.group)
         lag = sum(status.lag for status in statuses if status.topic in run.job.topics)
-        left = (lease for lease in leases if lease.lease_id not in self.acknowledged)
+        acknowledged, sent = self.results.acknowledged, self.results.sent
+        left = (lease for lease in leases if lease.lease_id not in acknowledged)
         report = RoundReport(
             number=self.number,
             lease_ids=tuple(lease.lease_id for lease in leases),
             leased=self.leased,
-            **counted(list(self.acknowledged.values()), self.sent.values()),
+            **counted(list(acknowledged.values()), sent.values()),
             lag=lag,
             stage_seconds=self.seconds,
             unacknowledged=sum(lease.offsets.count for lease in left),

@@ -18,8 +18,15 @@ from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
 from sharequeue.outputs.manifest import read_manifest
-from sharequeue.spark import OutputFull, OutputNotReachable, ParquetByLease, PostgresTable, Summary, pipeline
-from sharequeue.spark import round as round_module
+from sharequeue.spark import (
+    OutputFull,
+    OutputNotReachable,
+    ParquetByLease,
+    PostgresTable,
+    Summary,
+    lease_results,
+    pipeline,
+)
 from sharequeue.spark import run as spark_run
 from sharequeue.spark.merged_summaries import merge_summary
 from sharequeue.spark.output.compaction import compact, sweep_compactions
@@ -184,7 +191,7 @@ def test_files_that_were_not_acknowledged_do_not_count(case: Case, monkeypatch: 
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(round_module, "acknowledge_all", die)
+        patched.setattr(lease_results, "acknowledge_all", die)
         with pytest.raises(Killed):
             case.run()
     assert read_manifest(case.state, case.job.group, case.job.sink) == ()

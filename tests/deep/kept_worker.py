@@ -31,6 +31,7 @@ from sharequeue.spark import (
     Release,
     by_row,
     kept_records,
+    lease_results,
     session,
     spark_session,
 )
@@ -164,7 +165,7 @@ def watch(
 def watch_all(step: Callable[[str], None]) -> None:
     """Have all places of interest name themselves."""
     for name in ("acknowledge_all", "acknowledge"):
-        watch(round_module, name, step, "acknowledging", "acknowledged")
+        watch(lease_results, name, step, "acknowledging", "acknowledged")
     watch(LeaseFiles, "write", step, after="kept written", done=lambda written: bool(written.kept))
     watch(KeptFiles, "records", step, "reading kept", given=lambda files, leases, kept: bool(kept.rows))
     watch(round_module, "keep_scanned", step, after="scanned kept", done=lambda kept: bool(kept[1]))

@@ -20,8 +20,7 @@ from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import Topics
-from sharequeue.spark import ParquetByLease, spark_session
-from sharequeue.spark import round as round_module
+from sharequeue.spark import ParquetByLease, lease_results, spark_session
 from sharequeue.spark.outcomes.acknowledging import acknowledge_all
 from sharequeue.spark.run import run_rounds
 from sharequeue.state import State
@@ -97,7 +96,7 @@ def main() -> None:
         reached("acknowledged")
         return done
 
-    round_module.acknowledge_all = acknowledge  # type: ignore[attr-defined, assignment]
+    lease_results.acknowledge_all = acknowledge  # type: ignore[attr-defined, assignment]
     jars = [] if death.kind == "parquet" else [death.kind]
     jars += ["s3a"] if death.output.startswith("s3a:") else []
     given = {"database_url": death.database_url, "output": death.output, "spark_jars": ",".join(jars)}

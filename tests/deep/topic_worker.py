@@ -15,8 +15,7 @@ from pyspark.sql import functions as fn
 
 from sharequeue.deadletters import outbox
 from sharequeue.kafka import transactions
-from sharequeue.spark import KafkaTopic, pipeline
-from sharequeue.spark import round as round_module
+from sharequeue.spark import KafkaTopic, lease_results, pipeline
 from sharequeue.spark import session as session_module
 from sharequeue.spark.outcomes.acknowledging import acknowledge_all
 from sharequeue.spark.sinks import transfers
@@ -48,7 +47,7 @@ def acknowledge(*given: Any) -> Any:
 
 # Several drivers at once, whose heaps would grow to a quarter of the machine's memory each.
 session_module._driver_memory = lambda: "1g"
-round_module.acknowledge_all = acknowledge  # type: ignore[attr-defined, assignment]
+lease_results.acknowledge_all = acknowledge  # type: ignore[attr-defined, assignment]
 
 
 def handle(records: DataFrame) -> DataFrame:

@@ -290,7 +290,7 @@ def test_columns_are_stored_only_when_their_rows_count(
         raise InvalidRecordState("refused here")
 
     with monkeypatch.context() as patched:
-        patched.setattr("sharequeue.spark.round.acknowledge_all", refused)
+        patched.setattr("sharequeue.spark.lease_results.acknowledge_all", refused)
         with pytest.raises(InvalidRecordState, match="refused here"):
             run_job(job("map(1, 2) as n"), holder)
     assert run_job(job("1 as n"), holder).accepted == 2
