@@ -23,8 +23,9 @@ The modules, in the order in which a record passes through them:
 - `handler`: what a handler may write. `job`: a group's topics, handler, sink and limits (`row_handlers`: a handler
   made from a Python function that gets one record). `pipelines`: a job that needs only settings.
 - `run` opens and reports a run, `rounds` has the sequence of its rounds, `round` is one of them, `isolated_jobs` runs
-  its Spark jobs, each separate from the others, and `lease_results` acknowledges its leases. `following` starts a run
-  whenever there are records, and `leased_records` offers the same to a program that does its own writing.
+  its Spark jobs, each separate from the others, and `lease_results` reads back and acknowledges its leases.
+  `following` starts a run whenever there are records, and `leased_records` offers the same to a program that does its
+  own writing.
 - `leasing/`: the checks of the group (`group`), acquiring leases and renewing their locks (`renewal`), and what a
   dead process means (`crashes`).
 - `reading/`: from leased offsets to a DataFrame. `plan` chooses the scans, `frame` makes the DataFrame, `source`

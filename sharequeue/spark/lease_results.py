@@ -1,5 +1,4 @@
-"""What a round acknowledges of its leases, and what is known of them: what the files have, where the sink put the
-rows, and the state's replies.
+"""The results of the leases of a round: what the files have, what is acknowledged, and the state's replies.
 
 The leases of a round are sent together, in a few calls, or one by one, each in the sink's transaction. Then their
 releases are noted, and the files that do not count are removed.
@@ -7,19 +6,34 @@ releases are noted, and the files that do not count are removed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from sharequeue.domain.errors import BrokerNotAvailable
 from sharequeue.domain.offsets import EMPTY
 from sharequeue.domain.values import Acknowledged, AcknowledgeType, KeptRecords, Lease, LeaseOutput
-from sharequeue.spark.kept_records import few_released
+from sharequeue.kafka.topics import TopicInfo
+from sharequeue.spark.kept_records import few_released, kept_in
 from sharequeue.spark.leasing.renewal import LeaseKeeper, release_held
 from sharequeue.spark.open_run import OpenRun
+from sharequeue.spark.ordering.cut import Cut
 from sharequeue.spark.outcomes.acknowledging import RowsRefused, acknowledge, acknowledge_all, to_send
-from sharequeue.spark.outcomes.outcomes import Acknowledgement, SeenOutcomes
+from sharequeue.spark.outcomes.first_failure import find_first_failure
+from sharequeue.spark.outcomes.outcomes import (
+    UNSEEN,
+    Acknowledgement,
+    SeenOutcomes,
+    acknowledgements,
+    read_back,
+    refuse_other_partitions,
+)
 from sharequeue.spark.output.folders import no_files, remove_lease
 from sharequeue.spark.output.lease_files import WrittenFiles
+from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.sinks.interface import AcceptedRows, Refused
 from sharequeue.state.calls import LeaseAcknowledgement
 
@@ -38,7 +52,7 @@ class LeaseResult:
 
 @dataclass(slots=True, eq=False)
 class LeaseResults:
-    """The results of the leases of one round, by lease id."""
+    """The results of one round, by lease id."""
 
     run: OpenRun
     keeper: LeaseKeeper
@@ -52,6 +66,35 @@ class LeaseResults:
     """The acknowledgements that were accepted."""
     acknowledged: dict[int, Acknowledged] = field(default_factory=dict)
     """The state's replies to them."""
+
+    def read_back(
+        self,
+        leases: Sequence[Lease],
+        written: WrittenFiles,
+        columns: Collection[str],
+        cut: Cut | None,
+        infos: Mapping[str, TopicInfo],
+    ) -> dict[int, Acknowledgement]:
+        """Return the acknowledgements of these leases by what their files have, by lease id. `columns` are those of
+        the handler's result. What is behind the `cut` of a group ordered by key is held.
+
+        Leases of partitions that have lost their leader are given back without a delivery if a record may be missing:
+        whether it is a gap is not known. They have no acknowledgement.
+        """
+        run, files = self.run, self.run.lease_files
+        found = read_back(files.spark, written.folders, delays="not_before" in columns, files=run.files)
+        all_read_back(run.job.sink, written.rows, sum(of_lease.rows for of_lease in found.values()))
+        refuse_other_partitions(leases, found)
+        found = found if cut is None else cut.applied(found)
+        new = {at: folder for at, folder in written.kept.items() if at not in self.raw}
+        self.raw |= kept_in(files.spark, run.files, new)
+        if new.keys() - self.raw.keys():  # several rows for a record
+            run.handler.known.takes_raw = False
+        wanted = self._wanted(leases, found, infos)
+        if run.failure is None:
+            run.failure = find_first_failure(files.spark, run.files, written.exceptions.values())
+        self.seen.update({lease.lease_id: found.get(lease.lease_id, UNSEEN) for lease in leases})
+        return wanted
 
     def result(
         self,
@@ -95,6 +138,24 @@ class LeaseResults:
         # Offsets below the log start can no longer be acknowledged; such a lease ends without an acknowledgement.
         if lost:
             release_held(self.run.source.state, lost)
+
+    def _wanted(
+        self,
+        leases: Sequence[Lease],
+        found: Mapping[int, SeenOutcomes],
+        infos: Mapping[str, TopicInfo],
+    ) -> dict[int, Acknowledgement]:
+        run = self.run
+        try:
+            return acknowledgements(run.source, leases, found, infos, run.job.without_row)
+        except (BrokerNotAvailable, PySparkException, Py4JError) as error:
+            away = run.source.unread([error], (lease.share_partition for lease in leases))
+            if not away:
+                raise
+        run.lost_leader |= away
+        self.keeper.give_back([lease for lease in leases if lease.share_partition in away], refund=True)
+        readable = [lease for lease in leases if lease.share_partition not in away]
+        return self._wanted(readable, found, infos)
 
     def _send_together(self, results: Sequence[LeaseResult]) -> Refused:
         given = [self._placed(each) for each in results]

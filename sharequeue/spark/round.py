@@ -17,18 +17,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from sharequeue.domain.errors import BrokerNotAvailable, InvalidRequest
+from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.results.runs import RoundReport
 from sharequeue.domain.values import Lease, SharePartition
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.outputs.errors import named_leases
 from sharequeue.spark.isolated_jobs import EndedJobs, IsolatedJobs, SparkJob, apart, parts_each
 from sharequeue.spark.job_reads import JobReads
-from sharequeue.spark.kept_records import NOTHING_KEPT, KeptReads, keep_scanned, kept_in
+from sharequeue.spark.kept_records import NOTHING_KEPT, KeptReads, keep_scanned
 from sharequeue.spark.lease_results import LeaseResults
 from sharequeue.spark.leasing.group import refuse_replaced
 from sharequeue.spark.leasing.renewal import LeaseKeeper, in_turn
@@ -36,21 +34,12 @@ from sharequeue.spark.open_run import OpenRun
 from sharequeue.spark.ordering.cut import Cut, find_cut, rows_of
 from sharequeue.spark.ordering.frames import KeyOrder, Offered
 from sharequeue.spark.outcomes.acknowledging import counted
-from sharequeue.spark.outcomes.first_failure import find_first_failure
 from sharequeue.spark.outcomes.most_failed import refuse_most_failed
-from sharequeue.spark.outcomes.outcomes import (
-    UNSEEN,
-    Acknowledgement,
-    SeenOutcomes,
-    acknowledgements,
-    read_back,
-    refuse_other_partitions,
-)
+from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.spark.output.damaged import reads_what_it_wrote
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.lease_files import WrittenFiles, rejected
 from sharequeue.spark.output.owners import refuse_taken
-from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.progress import Progress
 from sharequeue.spark.reading.source import by_scan_or_offset
 from sharequeue.spark.sinks.interface import Refused, SinkStep
@@ -274,50 +263,21 @@ class Round:
         return summaries
 
     def _read_back(self, written: WrittenFiles, leases: Sequence[Lease]) -> dict[int, Acknowledgement]:
-        """Return the acknowledgements of these leases by what their files have, by lease id.
-
-        Leases of partitions that have lost their leader are given back without a delivery if a record may be missing:
-        whether it is a gap is not known. They have no acknowledgement.
+        """Return the acknowledgements of these leases by what their files have, by lease id. Raise MostFailed if too
+        many records of the round have failed.
         """
-        run, job, files, results = self.run, self.run.job, self.run.lease_files, self.results
+        run, job, results = self.run, self.run.job, self.results
         columns = self.planned[0].handled.schema
-        with self._stage("read back"), files.durable(written):
-            found = read_back(
-                files.spark, written.folders, delays="not_before" in columns.names, files=run.files
-            )
-            all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in found.values()))
-            refuse_other_partitions(leases, found)
-            found = found if self.cut is None else self.cut.applied(found)
-            new = {at: folder for at, folder in written.kept.items() if at not in results.raw}
-            results.raw |= kept_in(files.spark, run.files, new)
-            if new.keys() - results.raw.keys():  # several rows for a record
-                run.handler.known.takes_raw = False
-            wanted = self._to_acknowledge(leases, found)
-            if run.failure is None:
-                run.failure = find_first_failure(files.spark, run.files, written.exceptions.values())
-        results.seen.update({lease.lease_id: found.get(lease.lease_id, UNSEEN) for lease in leases})
+        with self._stage("read back"), run.lease_files.durable(written):
+            wanted = results.read_back(leases, written, columns.names, self.cut, self.infos)
         if wanted and job.failed_share is not None:
             refuse_most_failed(
-                *(files.spark, job.failed_share, written, self.leases, results.seen),
+                *(run.source.spark, job.failed_share, written, self.leases, results.seen),
                 nothing_yet=not results.acknowledged,
             )
         if wanted and written.folders:
             run.columns.keep(columns)
         return wanted
-
-    def _to_acknowledge(
-        self, leases: Sequence[Lease], found: Mapping[int, SeenOutcomes]
-    ) -> dict[int, Acknowledgement]:
-        run = self.run
-        try:
-            return acknowledgements(run.source, leases, found, self.infos, run.job.without_row)
-        except (BrokerNotAvailable, PySparkException, Py4JError) as error:
-            away = run.source.unread([error], (lease.share_partition for lease in leases))
-            if not away:
-                raise
-        run.lost_leader |= away
-        self.keeper.give_back([lease for lease in leases if lease.share_partition in away], refund=True)
-        return self._to_acknowledge([lease for lease in leases if lease.share_partition not in away], found)
 
     def _acknowledge(
         self,

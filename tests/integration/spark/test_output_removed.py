@@ -14,8 +14,7 @@ from pyspark.sql import functions as fn
 
 from sharequeue.domain.settings import Settings
 from sharequeue.outputs.manifest import read_manifest
-from sharequeue.spark import OutputDamaged, OutputNotReachable, read_output
-from sharequeue.spark import round as round_module
+from sharequeue.spark import OutputDamaged, OutputNotReachable, lease_results, read_output
 from sharequeue.spark.job import ShareGroupJob, Summary
 from sharequeue.spark.leased_records import lease
 from sharequeue.spark.outcomes.outcomes import read_back
@@ -152,7 +151,7 @@ def test_files_removed_before_the_read_back_end_the_run(
 
     again = job_of(job.group, job.topics[0], handler)
     with monkeypatch.context() as patch:
-        patch.setattr(round_module, "read_back", damaged)
+        patch.setattr(lease_results, "read_back", damaged)
         for _ in range(2):
             with pytest.raises(OutputDamaged, match="somebody has removed or changed them") as raised:
                 run_job(again, holder)

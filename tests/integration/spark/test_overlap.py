@@ -19,7 +19,7 @@ from pyspark.sql import functions as fn
 from sharequeue.database import Database
 from sharequeue.domain.errors import InvalidRecordState, ShareError
 from sharequeue.domain.values import Acknowledged
-from sharequeue.spark import round as round_module
+from sharequeue.spark import lease_results
 from sharequeue.spark import rounds as rounds_module
 from sharequeue.spark.handler import Handler, MostFailed
 from sharequeue.spark.leasing.renewal import LockLost
@@ -77,13 +77,13 @@ def until_tasks_run(spark: SparkSession) -> Callable[[], None]:
 def go_on(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Give an event for which a round waits before it reads back what it wrote: the next one has come so far by then,
     however busy the machine is."""
-    event, read_back = threading.Event(), vars(round_module)["read_back"]
+    event, read_back = threading.Event(), vars(lease_results)["read_back"]
 
     def late(*given: Any, **named: Any) -> Any:
         assert event.wait(PATIENCE_S), "the next round has not come so far"
         return read_back(*given, **named)
 
-    monkeypatch.setattr(round_module, "read_back", late)
+    monkeypatch.setattr(lease_results, "read_back", late)
     return event
 
 
