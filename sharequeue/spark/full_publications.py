@@ -19,6 +19,9 @@ from sharequeue.state import State
 
 __all__ = ["full_publication"]
 
+Done = PublishReport | MergedSummary
+"""A step of a publication that is done."""
+
 
 def full_publication(
     job: Pipeline,
@@ -30,28 +33,18 @@ def full_publication(
     state: State,
     spark: SparkSession,
     log: logging.Logger,
-) -> Iterator[PublishReport | MergedSummary]:
+) -> Iterator[Done]:
     """Publish the replays of an order; log and yield the report of each when it is done. All are checked before the
     first one is published; without `execute`, they are only checked.
 
     Then merge the summaries again, below `root` by `merge_summary`: their files would otherwise be those of before
     until the next run. `merges` has the functions that the order names. Raises what `publish` raises.
     """
-    for done in _done(job, settings, order, merges, root=root, state=state, spark=spark):
+
+    def told(done: Done) -> Done:
         log.info(str(done))
-        yield done
+        return done
 
-
-def _done(
-    job: Pipeline,
-    settings: Settings,
-    order: LaunchedPublication,
-    merges: Mapping[str, Callable[[DataFrame], DataFrame]],
-    *,
-    root: str,
-    state: State,
-    spark: SparkSession,
-) -> Iterator[PublishReport | MergedSummary]:
     with Topics(settings) as topics:
 
         def publish_one(name: str, execute: bool) -> PublishReport:
@@ -59,10 +52,12 @@ def _done(
 
         plans = [publish_one(name, False) for name in order.replays]
         if not order.execute:
-            yield from plans
+            yield from map(told, plans)
             return
         for name in order.replays:
-            yield publish_one(name, True)
+            yield told(publish_one(name, True))
     output = order.pipeline["output"]
     for summary, merge in merges.items():
-        yield merge_summary(job, summary, merge, root=root, output=output, state=state, spark=lambda: spark)
+        yield told(
+            merge_summary(job, summary, merge, root=root, output=output, state=state, spark=lambda: spark)
+        )
