@@ -69,9 +69,7 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
         state = sharequeue_state.state
         since = reported_until(context.instance, spec.key, state.now())
         loaded = sharequeue_settings.load()
-        is_to_check = checks_in_one_process(context.job_def, group.name) and has_letters_since(
-            state, group.group, since
-        )
+        is_to_check = checks_in_one_process(context.job_def, group.name) and letters_wait(state, group.group)
         with imported_ahead() if is_to_check else nullcontext():
             report = DeadLetterWriter(loaded, state, group.group, configs).write(progress=context.log.info)
         for held in report.held:
@@ -104,11 +102,9 @@ def checks_in_one_process(job: dg.JobDefinition, name: str) -> bool:
     return job.executor_def.name == "in_process" and job.has_node_named(f"{name}{SUITE_STEP}")
 
 
-def has_letters_since(state: State, group_id: str, since: datetime | None) -> bool:
-    """Return whether dead letters are to be written, or were written after a time."""
-    if any(status.archiving for status in state.figures.describe(group_id)):
-        return True
-    return any(since is None or since < each.written_at for each in state.dead_letters.written(group_id))
+def letters_wait(state: State, group_id: str) -> bool:
+    """Return whether dead letters of a group are to be written: otherwise there is nothing to wait for."""
+    return any(status.archiving for status in state.figures.describe(group_id))
 
 
 def observed_now(group: ShareGroup, settings: Settings, topic: str) -> list[dg.AssetObservation]:
