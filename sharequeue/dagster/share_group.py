@@ -6,6 +6,7 @@ named as text (`pipeline`, `summaries`) are not imported: a process that only lo
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -271,10 +272,11 @@ class ShareGroup(dg.Model, dg.Resolvable):
     def _are_topics(cls, topics: Sequence[str]) -> Sequence[str]:
         if not topics:
             raise ValueError("topics must have at least one topic")
+        times = Counter(topics)
         for topic in topics:
             if problem := topic_name_problem(topic):
                 raise ValueError(problem)
-            if topics.count(topic) > 1:
+            if times[topic] > 1:
                 raise ValueError(f"topics has {topic!r} more than once: name each topic once")
         return topics
 
