@@ -186,12 +186,11 @@ def configuration(settings: Settings, app_name: str) -> dict[str, str]:
     optional = optional_jars(settings)
     jars = [*connector_jars(settings), *(jar for of_set in optional.values() for jar in of_set)]
     limits = "".join(f" -D{name}={most}" for name, most in AVRO_LIMITS.items()) if "avro" in optional else ""
-    options = f"{_collector()}{limits}"
     conf = {
         "spark.app.name": app_name,
         "spark.master": settings.spark_master,
         "spark.jars": ",".join(map(str, jars)),
-        DRIVER_OPTIONS: f"-Dlog4j2.configurationFile={log4j2}{options}",
+        DRIVER_OPTIONS: f"-Dlog4j2.configurationFile={log4j2}{_collector()}{limits}",
         "spark.driver.memory": _driver_memory(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

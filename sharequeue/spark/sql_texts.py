@@ -1,4 +1,4 @@
-"""Names and literals in texts of Spark's SQL.
+"""Names, literals and lists of columns in texts of Spark's SQL.
 
 An expression of Column objects is ten or more calls to the JVM for each operator; a text is one call, whatever its
 length. A text means the same in every session: a literal with a backslash or a quote, which sessions read in several
