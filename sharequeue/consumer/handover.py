@@ -132,9 +132,9 @@ class Handover:
             finally:
                 self._polling = False
             self.asked = not messages
+            # For a program whose polls do not wait: the next poll gets what an empty one asked for, and no more.
+            self._wanted_until = 0.0 if messages else time.monotonic() + self._config.fetch_max_wait_ms / 1000
             if not messages:
-                # For a program whose polls do not wait: the next poll gets what this one asked for.
-                self._wanted_until = time.monotonic() + self._config.fetch_max_wait_ms / 1000
                 self._check_woken()
             failure = None if messages else self._failure
             if failure is not None:

@@ -77,3 +77,13 @@ def test_a_poll_that_does_not_wait_has_records_fetched() -> None:
         put(consumer, 0, 1)
         assert consumer.poll(0)
         assert not fetcher._wants_records()
+
+
+def test_an_empty_poll_asks_for_nothing_after_the_next_one_has_records() -> None:
+    """Records that lapse in the wait of the empty poll would otherwise be leased for a program that is at work."""
+    with consumer_of(fetch_max_wait_ms=60_000, fetch_min_bytes=1) as consumer:
+        assert not consumer.poll(0)
+        assert consumer._handover.demand
+        put(consumer, 0, 1)
+        assert consumer.poll(0)
+        assert not consumer._handover.demand
