@@ -81,7 +81,7 @@ class Acknowledgement:
         all that is not accepted; ``kept`` what the lease keeps of what is released.
         """
         if kept is not None:
-            keeping.check(self.at, self.member_id, self.token, batches, kept)
+            keeping.check(self.at, self.member_id, self.token, batches)
         before: set[int] = set()  # renewed by the runs before the one that fails
         try:
             for batch in batches:

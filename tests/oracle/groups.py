@@ -24,6 +24,7 @@ from sharequeue.domain.values import (
     SharePartition,
     Swept,
 )
+from tests.oracle import kept as keeping
 from tests.oracle import order
 from tests.oracle.acknowledging import Acknowledgement, validate
 from tests.oracle.acquiring import Acquisition
@@ -208,6 +209,8 @@ class InMemoryShareGroups(Operations):
             return repeated
         validate(batches, renew_allowed=renew_allowed)
         found = self._find(at, lease.state_epoch if lease else state_epoch)
+        if kept is not None:
+            keeping.validate(batches, kept)
         self._settle(found)
         token = lease.token if lease else None
         wait = None if not_before is None else whole_second((not_before - self._start).total_seconds())

@@ -12,14 +12,8 @@ from tests.oracle.records import Kept, RecordState
 from tests.oracle.share_partition import InMemorySharePartition
 
 
-def check(
-    at: InMemorySharePartition,
-    member_id: str,
-    token: UUID | None,
-    batches: Sequence[AcknowledgementBatch],
-    kept: OffsetSet,
-) -> None:
-    """What is kept is released by the same acknowledgement, of a lease that holds all of it. Runs are of one type."""
+def validate(batches: Sequence[AcknowledgementBatch], kept: OffsetSet) -> None:
+    """What is kept is released by the same acknowledgement. Runs are of one type."""
     released = {
         offset
         for batch in batches
@@ -28,6 +22,12 @@ def check(
     }
     if not kept or not set(kept.iter_offsets()) <= released:
         raise InvalidRequest("something is kept that is not released, or nothing is")
+
+
+def check(
+    at: InMemorySharePartition, member_id: str, token: UUID | None, batches: Sequence[AcknowledgementBatch]
+) -> None:
+    """A lease keeps something only if it holds all that is acknowledged."""
     held = set(at.held(member_id, token))
     asked = {offset for batch in batches for offset in range(batch.first, batch.last + 1)}
     if token is None or not held or not asked <= held:
