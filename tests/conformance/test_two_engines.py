@@ -12,10 +12,10 @@ from tests.conformance.conftest import HISTORIES
 from tests.conformance.histories import run_histories
 from tests.conformance.tally import Tally
 
-COUNT = int(os.environ.get("SHAREQUEUE_TEST_HISTORIES", "25"))
-"""How many histories the first seed has: about 1,900 steps."""
-SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "25"))
-ENOUGH = 1_900 if COUNT >= 25 else 0
+COUNT = int(os.environ.get("SHAREQUEUE_TEST_HISTORIES", "10"))
+"""How many histories the first seed has: about 700 steps."""
+SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "300"))
+ENOUGH = 1_000 if COUNT >= 10 else 0
 """The fewest steps."""
 A_FEW, MORE = 5, 60
 """Histories of a further seed, and how many such seeds there may be. A seed may leave out something rare or be short:
@@ -96,7 +96,7 @@ def _has_all(tally: Tally) -> bool:
 @pytest.mark.rule("R-ST-2", "R-NF-7", "R-AK-15")
 def test_both_engines_agree_whatever_is_asked(private_database: Database) -> None:
     """Ranges, refusals, SPSO, SPEO, counts, pauses, circuits, and every offset's state, count, part, lease, expiry
-    and wait are equal after every one of 1,900 steps, and so are the lives of drawn records, read from the journal;
+    and wait are equal after every one of 1,000 steps, and so are the lives of drawn records, read from the journal;
     every transition is taken, every operation done, every refusal and all but the rarest turns of the circuit breaker
     met."""
     url = private_database.engine.url.render_as_string(hide_password=False)
@@ -132,7 +132,7 @@ def test_both_engines_agree_on_order_by_key(private_database: Database) -> None:
     """With groups in order by key, now and then switched off and on: the known keys and what each lease must hold are
     equal after every step, too, and no worker who obeys accepts a record before an earlier one of its key."""
     url = private_database.engine.url.render_as_string(hide_password=False)
-    run = run_histories(url, ORDER_SEED, COUNT * 3 // 5, ordered=True)
+    run = run_histories(url, ORDER_SEED, COUNT, ordered=True)
     if run.difference is not None:
         print(f"SHAREQUEUE_TEST_SEED={ORDER_SEED} repeats it")
         raise run.difference
