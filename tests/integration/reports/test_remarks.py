@@ -125,9 +125,12 @@ STATES: Mapping[str, tuple[Act, str]] = {
 OLD = "the lag does not count newer records"
 
 
-def test_every_face_has_every_remark(settings: Settings, private_database: Database) -> None:
+def test_every_face_has_every_remark(
+    settings: Settings, private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each state of a share-partition, a topic or the whole group is a remark in the command, in HTTP, on pages, in
     the report and in Dagster; so is a lag that is out of date."""
+    monkeypatch.setenv("SHAREQUEUE_HOME", str(settings.home))
     state = State(private_database)
     work = ReplicaWork()
     hear_replica(private_database, "r1")
