@@ -43,6 +43,8 @@ READING = {
     "auto.offset.reset": "error",
     # At the log's end a fetch waits this long for more records, and a seek waits for the fetch.
     "fetch.wait.max.ms": 20,
+    # A client that has enough records pauses its fetches: by default for a second, longer than a reader takes.
+    "fetch.queue.backoff.ms": 10,
 }
 SEEKING = {
     **READING,
