@@ -16,11 +16,11 @@ DECODED = "sharequeue_decoded"
 """The column in which a format stores the decoded value, until `decided` moves it to its final column."""
 TEXT = "sharequeue_text"
 """The column in which a format stores a text that it needs several times."""
-WHOLE, FIELDS = "sharequeue_whole", "sharequeue_fields"
-"""The columns in which a format stores whether it has read all of the text, and else the text's own fields."""
+FIELDS = "sharequeue_fields"
+"""The column in which a format stores the fields of a text that it has not read completely; null if it has."""
 NOTHING = "no value"
 _ERROR = "sharequeue_error"
-_OURS = (DECODED, TEXT, WHOLE, FIELDS, _ERROR)
+_OURS = (DECODED, TEXT, FIELDS, _ERROR)
 
 
 def of_registry(raw: str) -> str:

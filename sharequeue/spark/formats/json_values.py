@@ -37,7 +37,6 @@ from sharequeue.spark.formats.decoded_column import (
     DECODED,
     FIELDS,
     TEXT,
-    WHOLE,
     after_registry,
     decided,
     of_registry,
@@ -63,10 +62,9 @@ _SUSPECT = rf"[eE][-+,]*[0-9][0-9,]{{3}}|\\u00|[-+0-9.,]{{{MOST_DIGITS}}}"
 _LONG_NUMBER = rf"[:\[,]\s*-?[0-9]+(?:\.[0-9]+)?{_LONG_EXPONENT}[0-9]*\s*[,}}\]]"
 
 
-_AN_OBJECT = r"\A\s*\{"
-_ONE_BRACE = r"\A[^}]*\}\s*\z"
-"""An object without objects inside it, and without braces in its texts: it ends where the text ends."""
+_BLANKS = " \t\n\r"
 _BLANK = r"\A\s*\z"
+_ESCAPED = "\\u"
 _TWO_BACKSLASHES = r"\\\\"
 _HIGH, _LOW = r"\\u[dD][89aAbB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE = f"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
@@ -92,7 +90,7 @@ def json(records: DataFrame, schema: str | StructType, *, column: str = "value")
     text = f"cast(if({of_registry(raw)}, {after_registry(raw)}, {raw}) as string)"
     parsed, refused = _parsed(TEXT, wanted), _without_bound(TEXT, wanted)
     cases = [
-        (f"not {WHOLE}", _reason(raw, TEXT, wanted)),
+        (f"{FIELDS} is not null", _reason(raw, TEXT, wanted)),
         (_is_infinite(DECODED, wanted, TEXT), "'a number that is too large for its type'"),
         (_has_lost_digits(DECODED, wanted, TEXT), f"'{_LOST_DIGITS}'"),
     ]
@@ -100,8 +98,9 @@ def json(records: DataFrame, schema: str | StructType, *, column: str = "value")
         parsed = f"if(not {refused}, {parsed}, null)"
         cases.insert(0, (f"{DECODED} is null and {refused}", f"'{_TOO_LONG}'"))
     # Each is a column of its own because others need it more than once.
-    fields = f"if({WHOLE}, null, {_from_json(TEXT, 'map<string, string>')})"
-    made = {TEXT: text, DECODED: parsed, WHOLE: f"coalesce({_is_whole(TEXT)}, false)", FIELDS: fields}
+    whole = f"coalesce({_is_whole(TEXT)}, false)"
+    fields = f"if({whole}, null, coalesce({_from_json(TEXT, 'map<string, string>')}, map()))"
+    made = {TEXT: text, DECODED: parsed, FIELDS: fields}
     read = reduce(lambda read, each: read.withColumn(each, fn.expr(made[each])), made, records)
     parts = (f"{text_literal(name)}, {DECODED}.{quoted(name)}" for name in wanted.names)
     return decided(read, column, f"named_struct({', '.join(parts)})", _case(cases))
@@ -117,13 +116,24 @@ def _matches(text: str, pattern: str) -> str:
 
 
 def _is_whole(text: str) -> str:
-    """Return whether a text is one object and nothing else, and the object was read."""
+    """Return whether a text is one object and nothing else, and the object was read. Patterns are slow: they are only
+    for what a text seldom has.
+    """
     is_one = _is_one_value(text, StructType([StructField(_END, StringType())]))
     return (
         f"({DECODED} is not null and {DECODED}.{_MALFORMED} is null"
-        f" and {_matches(text, _AN_OBJECT)} and is_valid_utf8({text}) and not {_has_lone_surrogate(text)}"
-        f" and ({_matches(text, _ONE_BRACE)} or {is_one}))"
+        f" and {_is_object(text)} and is_valid_utf8({text}) and not {_has_lone_surrogate(text)}"
+        f" and ({_has_one_brace(text)} or {is_one}))"
     )
+
+
+def _is_object(text: str) -> str:
+    return f"startswith(ltrim({text_literal(_BLANKS)}, {text}), '{{')"
+
+
+def _has_one_brace(text: str) -> str:
+    """Return whether an object has none inside it, and no braces in its texts: its first one ends the text."""
+    return f"(octet_length(substring_index({text}, '}}', 1)) = octet_length({text}) - 1)"
 
 
 def _without_bound(text: str, wanted: StructType) -> str | None:
@@ -176,15 +186,18 @@ def _is_one_value(text: str, kind: DataType) -> str:
     secret = secrets.token_hex(16)
     end = f'{{"{_END}":"{secret}"}}'
     both = _from_json(f"concat('[', {text}, ',{end}]')", ArrayType(kind).json())
-    last = f"get({both}, 1)"
-    ends = f"{last} = '{end}'" if isinstance(kind, StringType) else f"{last}.{_END} = '{secret}'"
-    return f"coalesce(size({both}) = 2 and {ends}, false)"
+    last = f"'{end}'" if isinstance(kind, StringType) else f"named_struct('{_END}', '{secret}')"
+    # Once: Spark evaluates what is there twice beforehand, for each record, behind an `or`, too.
+    return f"coalesce(slice({both}, 2, 2) = array({last}), false)"
 
 
 def _has_lone_surrogate(text: str) -> str:
     """Return whether a text in a text is not Unicode. Spark would read a question mark."""
     without_backslashes = f"regexp_replace({text}, {text_literal(_TWO_BACKSLASHES)}, '')"
-    return f"({_matches(text, f'{_HIGH}|{_LOW}')} and {_matches(without_backslashes, _LONE)})"
+    return (
+        f"(contains({text}, {text_literal(_ESCAPED)}) and {_matches(text, f'{_HIGH}|{_LOW}')}"
+        f" and {_matches(without_backslashes, _LONE)})"
+    )
 
 
 def _is_infinite(value: str, wanted: StructType, text: str) -> str:
@@ -205,7 +218,7 @@ def _has_lost_digits(value: str, wanted: StructType, text: str) -> str:
 
     def lost(part: str, _: DataType) -> str:
         is_number = _matches(part, _AS_SPARK_WRITES)
-        return f"(length({part}) >= {_DIGITS_OF_A_DOUBLE} and {is_number} and not contains({text}, {part}))"
+        return f"(length({part}) >= {_DIGITS_OF_A_DOUBLE} and not contains({text}, {part}) and {is_number})"
 
     return any_part(value, wanted, lambda kind: isinstance(kind, StringType), lost)
 
@@ -237,7 +250,7 @@ def _reason(raw: str, text: str, wanted: StructType) -> str:
             (f"not is_valid_utf8({text})", f"concat('not UTF-8: ', {shown(raw)})"),
             (f"not {_is_one_value(text, StringType())}", f"concat('not JSON: ', {shown(raw)})"),
             (_has_lone_surrogate(text), "'not Unicode: half of a surrogate pair'"),
-            (f"not {_matches(text, _AN_OBJECT)}", "'JSON, but not an object'"),
+            (f"not {_is_object(text)}", "'JSON, but not an object'"),
         ],
         otherwise=f"coalesce(concat({text_literal(of_other)}, nullif({unfit}, '')), "
         f"concat({text_literal(of_part)}, {with_parts}))",
