@@ -168,6 +168,7 @@ def test_a_run_leases_only_new_records(drained: Drained) -> None:
     assert after[: len(before)] == before
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("drained", [pytest.param(FIRST, id="first")], indirect=True)
 def test_servers_killed_together_change_nothing(drained: Drained, follow_demo: Follow) -> None:
     """Service, Kafka and Postgres are killed at once while a run holds records: the demo starts them again, and each

@@ -249,7 +249,7 @@ def test_three_days_cancelled_midway_resumed_and_executed_again_equal_a_clean_ru
     assert case.figures() == before
 
 
-@pytest.mark.parametrize("launched", [False, True])
+@pytest.mark.parametrize("launched", [False, pytest.param(True, marks=pytest.mark.deep)])
 def test_replayed_days_are_published_once_after_a_dry_run(
     case: Case, launched: bool, service: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
