@@ -24,7 +24,8 @@ RELEASED_S = 1.0
 BEAT_S = 15.0
 """A third of a member's session on the broker."""
 LOADING_MS, EMPTY_MS = 3000, 200
-"""How long a fetch waits for records: the first ones may come late, of a broker that is busy."""
+"""How long a fetch waits for records: of a broker that is busy the first ones may come late, and those that the
+fetch itself releases come when the release is written."""
 
 
 class TooBusy(Exception):
@@ -208,12 +209,13 @@ class LiveMembers(LiveLog):
         acks = do.get("acks", [])
         renews = any("renew" in (ack[-1] if isinstance(ack[-1], list) else [ack[-1]]) for ack in acks)
         most, began = do.get("max", 0), time.monotonic()
+        patience_ms = EMPTY_MS if wanted <= self.loaded and not acks else LOADING_MS
         told = member.connection.ask(
             apis.FETCH,
             group=self.prefix + member.group,
             member=do["member"],
             epoch=member.session_epoch,
-            wait_ms=0 if renews else do.get("waitMs", EMPTY_MS if wanted <= self.loaded else LOADING_MS),
+            wait_ms=0 if renews else do.get("waitMs", patience_ms),
             min_bytes=0 if renews else 1,
             max_bytes=0 if renews else 50_000_000,
             max_records=most,
