@@ -377,7 +377,7 @@ def lease(
             why = None if leases else "; ".join(filter(None, (about, why)))
             if leases:
                 _log.warning("%s", about)
-        sending = Sending(keeper, leases)
+        sending = Sending(keeper)
         order = KeyOrder.of(at.state, leases, configs)
         opened_at = (source, keeper, own, observed.infos, tuple(leases), lost, why, sending, order)
         found = _OpenLease(*opened_at, KeptFiles.of(source, configs, names, may_forget=False))

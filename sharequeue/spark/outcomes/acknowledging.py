@@ -32,6 +32,10 @@ STEPS_SECONDS = (1, 10, 60, 600, 3600, 86_400)
 
 CALLS_AT_ONCE = 4
 """The number of parallel calls, fewer than the connections of the pool, so that renewals continue."""
+FEW_LEASES, FEW_RANGES = 40, 10_000
+"""So many leases, and ranges of offsets, are acknowledged in one call: further ones would each need a connection,
+which takes longer to open than that.
+"""
 
 STOPPED_MS = 10_000
 """How long the transaction of an acknowledgement may be idle. It locks the share-partition. When the driver stops
@@ -98,7 +102,7 @@ def acknowledge_all(keeper: LeaseKeeper, given: Sequence[LeaseAcknowledgement]) 
 
     Raises LockLost, and the first error after all other leases have been acknowledged.
     """
-    return Sending(keeper, [each.lease for each in given]).send(given)
+    return Sending(keeper).send(given)
 
 
 @dataclass(slots=True)
@@ -117,22 +121,18 @@ class Sending:
     repeated with its request id: if it has committed, the state returns the same reply.
     """
 
-    def __init__(self, keeper: LeaseKeeper, leases: Sequence[Lease]) -> None:
+    def __init__(self, keeper: LeaseKeeper) -> None:
         self._keeper = keeper
-        # Divided evenly, so that the parallel calls end together.
-        turns = -(-len(leases) // (A_CALL * CALLS_AT_ONCE))
-        size = max(1, -(-len(leases) // max(1, turns * CALLS_AT_ONCE)))
-        self._calls = [
-            _AcknowledgeCall(frozenset(lease.lease_id for lease in some)) for some in in_calls(leases, size)
-        ]
+        self._calls: list[_AcknowledgeCall] = []
         self.done: dict[int, Acknowledged] = {}
         """The replies, by lease id."""
 
     def send(self, given: Sequence[LeaseAcknowledgement]) -> list[Acknowledged]:
-        """Acknowledge these leases, except those that are done; return the replies to all of them.
+        """Acknowledge these leases, the same ones each time, except those that are done; return the replies to all.
 
         Raises LockLost, and the first error after all other leases have been acknowledged.
         """
+        self._calls = self._calls or _divided(given)
         left = {each.lease.lease_id: each for each in given if each.lease.lease_id not in self.done}
         work = [(call, [left[at] for at in left if at in call.leases]) for call in self._calls]
         work = [(call, some) for call, some in work if some]
@@ -160,6 +160,16 @@ class Sending:
             else:
                 self.done[each.lease.lease_id] = result
         return refusals
+
+
+def _divided(given: Sequence[LeaseAcknowledgement]) -> list[_AcknowledgeCall]:
+    """Divide leases among calls: one if they are few, otherwise evenly, so that the parallel calls end together."""
+    few = len(given) <= FEW_LEASES and sum(each.range_count for each in given) <= FEW_RANGES
+    calls = 1 if few else CALLS_AT_ONCE * -(-len(given) // (A_CALL * CALLS_AT_ONCE))
+    size = -(-len(given) // calls) or 1
+    return [
+        _AcknowledgeCall(frozenset(each.lease.lease_id for each in some)) for some in in_calls(given, size)
+    ]
 
 
 def rounded(delays: Mapping[int, OffsetSet], most: int = DELAYS) -> dict[int, OffsetSet]:

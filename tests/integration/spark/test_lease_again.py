@@ -115,8 +115,6 @@ def test_a_retry_sends_only_what_is_not_acknowledged(
 ) -> None:
     """Without a retry, the warning at the end names the records that are given back, and only them."""
 
-    monkeypatch.setattr("sharequeue.spark.outcomes.acknowledging.CALLS_AT_ONCE", 1)
-
     def fail() -> None:
         leased.write(leased.records.withColumn("outcome", fn.lit("accept")), tmp_path)
         once(monkeypatch, one_refused)
