@@ -50,7 +50,6 @@ _AS_WRITTEN = (
 """The timestamp that the record has. Spark's connector reads one before 1582 as a day of the Julian calendar: year 1
 becomes two days later.
 """
-_BEFORE, _AFTER = ("topic", "partition", "offset", "timestamp"), ("key", "value")
 
 
 def no_records(spark: SparkSession) -> DataFrame:
@@ -117,20 +116,21 @@ def _records(
         segments = [segment for scan in scans for segment in scan.segments]
         read = _by_offset(spark, settings, ranges_in(segments, pieces), given, headers=headers or pass_over)
         records = not_for_others(read, group) if pass_over else read
-        return [_typed(records, headers, "timestamp_type", "delivery_count", "lease_id")]
+        given_columns = _columns("timestamp", "timestamp_type", headers)
+        return [select_texts(records, *given_columns, "delivery_count", "lease_id")]
     frames = []
     for alike, labels in labelled_alike(scans, pieces):
         records = scan_records(spark, settings, alike, given)
         records = not_for_others(records, group) if pass_over else records
-        frames.append(labels.on(_typed(records, headers)))
+        columns = _columns(f"{_AS_WRITTEN} as timestamp", "timestampType as timestamp_type", headers)
+        frames.append(labels.on(records, columns))
     return frames
 
 
 def scan_records(
     spark: SparkSession, settings: Settings, scans: Sequence[Scan], options: Mapping[str, str]
 ) -> DataFrame:
-    """Return the rows that the connector reads for some scans, with the connector's column names. `options` override
-    our own.
+    """Return the rows that the connector reads for some scans, as it reads them. `options` override our own.
 
     The caller must find data loss by comparing the log start with what was read: the connector's own check fails the
     whole job when retention has taken one record.
@@ -144,8 +144,7 @@ def scan_records(
         fetched = SMALL_FETCH_BYTES if small else given[FETCH_BYTES]
         return reader.options(**scan.options(), **{FETCH_BYTES: fetched}).load()
 
-    records = reduce(DataFrame.union, map(load, scans))
-    return records.withColumn("timestamp", fn.expr(_AS_WRITTEN))
+    return reduce(DataFrame.union, map(load, scans))
 
 
 def segments_by_offset(
@@ -172,10 +171,8 @@ def not_for_others(records: DataFrame, group: str) -> DataFrame:
     return records.filter(~fn.coalesce(other, fn.lit(False)))
 
 
-def _typed(
-    records: DataFrame, headers: bool, kind: str = "timestampType as timestamp_type", *more: str
-) -> DataFrame:
-    # The column also exists without headers, so that a handler's plan does not depend on the switch. In SQL, here and
-    # below: one JVM call instead of a dozen.
+def _columns(timestamp: str, kind: str, headers: bool) -> tuple[str, ...]:
+    """Return the columns of records before their labels, in SQL: one call to the JVM instead of a dozen."""
+    # The column also exists without headers, so that a handler's plan does not depend on the switch.
     empty = "cast(null as array<struct<key:string,value:binary>>) as headers"
-    return select_texts(records, *_BEFORE, kind, *_AFTER, "headers" if headers else empty, *more)
+    return ("topic", "partition", "offset", timestamp, kind, "key", "value", "headers" if headers else empty)

@@ -44,8 +44,10 @@ class Leased:
 class Labels(Protocol):
     """A way to label the records of some segments."""
 
-    def on(self, records: DataFrame) -> DataFrame:
-        """Return the leased ones of these records, with `delivery_count` and `lease_id`."""
+    def on(self, records: DataFrame, columns: Sequence[str]) -> DataFrame:
+        """Return these columns, which are texts of SQL, of the leased ones of these records, and `delivery_count` and
+        `lease_id`.
+        """
         ...
 
 
@@ -55,12 +57,12 @@ class ByPartition:
 
     owners: Mapping[TopicPartition, Leased]
 
-    def on(self, records: DataFrame) -> DataFrame:
+    def on(self, records: DataFrame, columns: Sequence[str]) -> DataFrame:
         """Return the records with the labels of their topic-partition."""
         counts = {at: piece.delivery_count for at, piece in self.owners.items()}
         ids = {at: piece.lease_id for at, piece in self.owners.items()}
         labels = f"{_by_topic(counts, 'int')} as delivery_count", f"{_by_topic(ids, 'bigint')} as lease_id"
-        return select_texts(records, "*", *labels)
+        return select_texts(records, *columns, *labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +72,13 @@ class ByOffset:
     few: Mapping[tuple[int, int], Leased]
     """By partition and offset."""
 
-    def on(self, records: DataFrame) -> DataFrame:
+    def on(self, records: DataFrame, columns: Sequence[str]) -> DataFrame:
         """Return the records at these offsets."""
         key = _bucket_key("offset", "partition")
         keys = {at: _bucket_key(f"{at[1]}L", str(at[0])) for at in self.few}
         counts = mapped({keys[at]: piece.delivery_count for at, piece in self.few.items()}, key, "int")
         ids = mapped({keys[at]: piece.lease_id for at, piece in self.few.items()}, key, "bigint")
-        labelled = select_texts(records, "*", f"{counts} as delivery_count", f"{ids} as lease_id")
+        labelled = select_texts(records, *columns, f"{counts} as delivery_count", f"{ids} as lease_id")
         return labelled.filter("lease_id is not null")
 
 
@@ -87,12 +89,12 @@ class ByRange:
     segments: Sequence[Segment]
     pieces: Sequence[Leased]
 
-    def on(self, records: DataFrame) -> DataFrame:
+    def on(self, records: DataFrame, columns: Sequence[str]) -> DataFrame:
         """Return the records that a join finds in the ranges."""
         more = ["topic = r_topic"] if len({each.topic for each in self.segments}) > 1 else []
         joined = in_ranges(records, ranges_in(self.segments, self.pieces), "partition", *more)
         labels = "r_delivery_count as delivery_count", "r_lease_id as lease_id"
-        return select_texts(joined, *records.columns, *labels)
+        return select_texts(joined, *columns, *labels)
 
 
 def labelled_alike(scans: Sequence[Scan], pieces: Sequence[Leased]) -> list[tuple[list[Scan], Labels]]:

@@ -20,7 +20,7 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.leased_records import lease
 from sharequeue.spark.output.manifest import read_output
-from sharequeue.spark.reading.frame import scan_records, segments_by_offset
+from sharequeue.spark.reading.frame import leased_records, segments_by_offset
 from sharequeue.spark.reading.options import ISOLATION
 from sharequeue.spark.reading.plan import plan_scans
 from sharequeue.spark.replays.replay import run_replay
@@ -28,6 +28,7 @@ from sharequeue.spark.replays.trial import try_on
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
+from tests.leases import lease_of
 
 TIMES = (
     "timestamp'9999-12-31 23:59:59.999999'",
@@ -186,7 +187,7 @@ def test_timestamps_before_1582_are_read_as_they_were_written(
         producer.produce(topic, b"a", timestamp=at, partition=0)
     producer.flush()
     (scan,) = plan_scans({(topic, 0): OffsetSet.of((0, len(times)))})
-    scanned = scan_records(spark, settings, [scan], {})
+    scanned = leased_records(spark, settings, [lease_of(1, topic, 0, (1, OffsetSet.of((0, len(times)))))])
     by_offset = segments_by_offset(spark, settings, scan, {ISOLATION: "read_uncommitted"}, headers=False)
     for records in (scanned, by_offset):
         found = records.orderBy("offset").selectExpr("unix_millis(timestamp)").collect()
