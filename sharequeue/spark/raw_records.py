@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from sharequeue.spark.handler import KEPT_COLUMNS, KEY_HASH, RAW, RECORD_COLUMNS, RELEASE, HandlerError
+from sharequeue.spark.handler import RAW, RECORD_COLUMNS, RELEASE, HandlerError
 from sharequeue.spark.sql_texts import quoted, select_texts, text_literal
 
 KEEP = "sharequeue_keep"
@@ -57,7 +57,8 @@ def with_raw(records: DataFrame, topics: Collection[str]) -> DataFrame:
 def kept_apart(handled: DataFrame) -> DataFrame:
     """Return a checked result of a handler without the column RAW, with a row for each released record that has it.
 
-    A raw record of another offset is not kept. Raises HandlerError if the column was changed.
+    The handler's own columns are in such a row, too: Spark takes longer to leave them out of it than to write them. A
+    raw record of another offset is not kept. Raises HandlerError if the column was changed.
     """
     fields = handled.schema.fields
     known = f"if(outcome = '{KEEP}', 'null', outcome)"
@@ -77,18 +78,10 @@ def kept_apart(handled: DataFrame) -> DataFrame:
         "outcome": f"if({_TEXT} is null, {known}, '{KEEP}')",
         "error": f"if({_TEXT} is null, error, concat({_hash(_TEXT)}, ' ', {_TEXT}))",
     }
-    as_given = {*KEPT_COLUMNS, KEY_HASH}
-
-    def column(each: StructField) -> str:
-        name = quoted(each.name)
-        if each.name in made:
-            return f"{made[each.name]} as {name}"
-        # A column without nulls stays one: its type in the files must not depend on what is kept.
-        if each.name in as_given or not each.nullable:
-            return name
-        return f"if({_TEXT} is null, {name}, null) as {name}"
-
-    return select_texts(both, *(column(each) for each in fields if each.name != RAW))
+    names = [each.name for each in fields if each.name != RAW]
+    return select_texts(
+        both, *(f"{made[name]} as {name}" if name in made else quoted(name) for name in names)
+    )
 
 
 def as_kept(records: DataFrame) -> DataFrame:
