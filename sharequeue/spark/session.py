@@ -64,6 +64,8 @@ here, would not start.
 """
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 LOG_TAIL_BYTES = 2000
+_METASPACE = " -XX:MetaspaceSize=256m"
+"""Spark's classes would fill the default several times, with a full collection each time."""
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
@@ -190,7 +192,7 @@ def configuration(settings: Settings, app_name: str) -> dict[str, str]:
         "spark.app.name": app_name,
         "spark.master": settings.spark_master,
         "spark.jars": ",".join(map(str, jars)),
-        DRIVER_OPTIONS: f"-Dlog4j2.configurationFile={log4j2}{_collector()}{limits}",
+        DRIVER_OPTIONS: f"-Dlog4j2.configurationFile={log4j2}{_METASPACE}{_collector()}{limits}",
         "spark.driver.memory": _driver_memory(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
