@@ -2,8 +2,9 @@
 
 All sides have the same handler, reader options and output, in a session that has run them before. What a leased run
 does in addition is nearly the same for any number of records: it leases, plans, reads the outcomes back and
-acknowledges. The first run of a group also calls the handler for a trial. The calls to the JVM and the Spark jobs of
-a side are counted: unlike seconds, they are the same on every machine.
+acknowledges. A further run has the connections of the one before, as a program that follows its topic has. The first
+run of a group opens its own, and also calls the handler for a trial. The calls to the JVM and the Spark jobs of a
+side are counted: unlike seconds, they are the same on every machine.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def small_run(records: int = 100_000, times: int = 7) -> Iterator[Table]:
     with stack() as settings:
         produce(settings, limit=records)
         holder = group_on(settings, TOPIC)
-        with jobs(settings) as job, calls_counted() as calls:
+        with jobs(settings) as job, job.servers() as servers, calls_counted() as calls:
 
             def counted(name: str, call: Callable[[], float]) -> float:
                 began, before = calls[0], jobs_so_far(job.spark)
@@ -75,12 +76,12 @@ def small_run(records: int = 100_000, times: int = 7) -> Iterator[Table]:
                 counts[name].append((calls[0] - began, jobs_so_far(job.spark) - before))
                 return taken
 
-            def leased(stages: Stages, holder: Holder | None = None) -> float:
-                return job.leased(flight_delays, TOPIC, records, records, stages, holder=holder)
+            def leased(stages: Stages, **more: Any) -> float:
+                return job.leased(flight_delays, TOPIC, records, records, stages, **more)
 
             def again() -> float:
                 start_again(settings, holder)
-                return counted(AGAIN, lambda: leased(stages, holder))
+                return counted(AGAIN, lambda: leased(stages, holder=holder, servers=servers))
 
             sides: dict[str, Side] = {
                 CONNECTOR: lambda: counted(

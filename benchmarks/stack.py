@@ -9,7 +9,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -190,6 +190,12 @@ class Jobs:
         for path in self.folder.iterdir():
             shutil.rmtree(path)
 
+    @contextmanager
+    def servers(self) -> Iterator[tuple[State, Topics]]:
+        """Yield the state and the topics, with connections of their own."""
+        with Database.open(self.settings) as database, Topics(self.settings) as topics:
+            yield State(database), topics
+
     def plain(
         self,
         handler: Callable[[DataFrame], DataFrame],
@@ -215,16 +221,17 @@ class Jobs:
         rounds: int = 1,
         prepare: Callable[[Holder], None] = lambda holder: None,
         holder: Holder | None = None,
+        servers: tuple[State, Topics] | None = None,
     ) -> float:
         """Return the seconds of rounds of so many records for a group, without a `holder` a new one, which `prepare`
-        gets before; every record is acknowledged, `expected` of them with an outcome."""
+        gets before; every record is acknowledged, `expected` of them with an outcome. `servers` are those of a
+        program that has run before; without them, new connections are opened."""
         holder = holder or group_on(self.settings, topic)
         settings = self.settings.replace(output=self.folder)
         prepare(holder)
         job = replace(job, group=holder.group, topics=(topic,), sink=holder.group, summaries=())
         reports = []
-        with Database.open(settings) as database, Topics(settings) as topics:
-            state = State(database)
+        with self.servers() if servers is None else nullcontext(servers) as (state, topics):
             state.figures.describe(job.group)  # connect first, as a job does before its first lease
             taken = seconds(
                 lambda: reports.append(
