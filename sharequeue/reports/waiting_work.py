@@ -121,16 +121,19 @@ def bounded(database: Database) -> Iterator[Database]:
         yield Joined(connection)
 
 
+def waiting_work_of(database: Database, group_id: str) -> list[WaitingWork]:
+    """Return the work of each share-partition of a group: one statement, of all that `work_of` sends."""
+    query = (
+        f"select {column_list(WaitingWork)} from sharequeue.waiting_work"  # noqa: S608 - columns of ours
+        " where group_id = :group_id order by topic, partition"
+    )
+    return [WaitingWork(**row) for row in database.rows(sa.text(query), group_id=group_id)]
+
+
 def work_of(database: Database, group_id: str) -> GroupWork:
     """Return the work of a group. Raises SQLAlchemy's DBAPIError where Postgres does not respond in time."""
     with bounded(database) as joined:
-        rows = joined.rows(
-            sa.text(
-                f"select {column_list(WaitingWork)} from sharequeue.waiting_work"  # noqa: S608 - columns of ours
-                " where group_id = :group_id order by topic, partition"
-            ),
-            group_id=group_id,
-        )
+        parts = waiting_work_of(joined, group_id)
         members = joined.rows(
             sa.text(
                 "select member_id, client_id, session_expires_at > sharequeue.clock() as at_work"
@@ -149,7 +152,6 @@ def work_of(database: Database, group_id: str) -> GroupWork:
             group_id=group_id,
         )
         results = State(joined).outputs.waiting_results([group_id])
-    parts = [WaitingWork(**row) for row in rows]
     at_work = {row[name] for row in members if row["at_work"] for name in ("member_id", "client_id")}
     return GroupWork(
         about["at"],

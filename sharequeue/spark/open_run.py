@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.reports.waiting_work import work_of
+from sharequeue.reports.waiting_work import waiting_work_of
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.kept_records import KeptFiles
 from sharequeue.spark.known_handlers import known_handler
@@ -91,7 +91,7 @@ class OpenRun:
         """Return the lag, and whether records that were never leased wait for this member: as of one moment."""
         parts = [
             each
-            for each in work_of(self.source.state.database, self.job.group).share_partitions
+            for each in waiting_work_of(self.source.state.database, self.job.group)
             if each.topic in self.job.topics
         ]
         mine = {(each.topic, each.partition) for each in self.assigned()}
