@@ -36,7 +36,7 @@ class LiveBroker(LiveMembers):
         self.keep_alive()
         returned = act(do)
         if do["op"] in WAITS:
-            self.lapses_at = math.inf
+            self.waited, self.lapses_at = True, math.inf
         elif time.monotonic() > self.lapses_at:
             raise TooBusy(f"a lock may have lapsed before {do} was done")
         if do["op"] in UNLOADS:

@@ -24,8 +24,8 @@ RELEASED_S = 1.0
 BEAT_S = 15.0
 """A third of a member's session on the broker."""
 LOADING_MS, EMPTY_MS = 3000, 200
-"""How long a fetch waits for records: of a broker that is busy the first ones may come late, and those that the
-fetch itself releases come when the release is written."""
+"""How long a fetch waits for records. Of a broker that is busy the first ones may come late, those whose lock has
+lapsed, and those that the fetch itself releases, which come when the release is written."""
 
 
 class TooBusy(Exception):
@@ -67,6 +67,8 @@ class LiveMembers(LiveLog):
         self.last_shape: set[tuple[str, str, int]] = set()
         self.loaded: set[tuple[str, int]] = set()
         """Share-partitions that have returned records: the broker has their state."""
+        self.waited = False
+        """Whether a lock may have lapsed since the last fetch."""
 
     def __exit__(self, *raised: object) -> None:
         for member in self.members.values():
@@ -209,13 +211,13 @@ class LiveMembers(LiveLog):
         acks = do.get("acks", [])
         renews = any("renew" in (ack[-1] if isinstance(ack[-1], list) else [ack[-1]]) for ack in acks)
         most, began = do.get("max", 0), time.monotonic()
-        patience_ms = EMPTY_MS if wanted <= self.loaded and not acks else LOADING_MS
+        late, self.waited = acks or self.waited or not wanted <= self.loaded, False
         told = member.connection.ask(
             apis.FETCH,
             group=self.prefix + member.group,
             member=do["member"],
             epoch=member.session_epoch,
-            wait_ms=0 if renews else do.get("waitMs", patience_ms),
+            wait_ms=0 if renews else do.get("waitMs", LOADING_MS if late else EMPTY_MS),
             min_bytes=0 if renews else 1,
             max_bytes=0 if renews else 50_000_000,
             max_records=most,
