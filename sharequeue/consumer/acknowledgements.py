@@ -39,6 +39,8 @@ class Acknowledgements:
     results: list[Result] | None = None
     """One for each lease, once they have arrived."""
     _outputs: list[LeaseOutput | None] | None = None
+    _renewals: dict[int, HeldLease | ShareError] = field(default_factory=dict)
+    """The results of renewals, by the place of the lease: a lease of the renewed records, or the refusal."""
 
     @classmethod
     def of_all(cls, sendings: Sequence[Acknowledgements]) -> Acknowledgements:
@@ -81,8 +83,10 @@ class Acknowledgements:
         """Send all of it; return the result of each lease, and the leases of records whose locks were renewed.
 
         Errors of records are written to ``failures``, if it is given. A renewed lock is relied on for at most
-        ``lock_duration_ms``, the current lock duration of the group. Nothing is sent for a lease that is ordered by
-        key and had an acknowledgement refused: the records of that one may still be open.
+        ``lock_duration_ms``, the current lock duration of the group. Locks are renewed first: where that is refused,
+        nothing else is sent for the lease, as a broker applies all acknowledgements of a partition or none. Nothing
+        is sent for a lease that is ordered by key and had an acknowledgement refused: the records of that one may
+        still be open.
 
         Raises the errors of the database: then call it again, or give up.
         """
@@ -90,6 +94,13 @@ class Acknowledgements:
             self._outputs = [
                 failures.output(holding, each.errors) if failures else None for holding, each in self.taken
             ]
+        for number, (holding, each) in enumerate(self.taken):
+            if each.renewed and not holding.lost and number not in self._renewals:
+                try:
+                    self._renewals[number] = _renew(state, holding, each, lock_duration_ms)
+                except ShareError as error:
+                    self._renewals[number] = error
+        refused = {at: found for at, found in self._renewals.items() if isinstance(found, ShareError)}
         now = state.now() if any(each.delayed for _, each in self.taken) else None
         acknowledgements = [
             (
@@ -104,10 +115,11 @@ class Acknowledgements:
                 ),
             )
             for number, ((holding, each), output) in enumerate(zip(self.taken, self._outputs, strict=True))
-            if (each.outcomes or each.holds) and not holding.lost
+            if (each.outcomes or each.holds) and not holding.lost and number not in refused
         ]
         results: list[Result] = [
-            InvalidRecordState(_LOST) if holding.lost else None for holding, _ in self.taken
+            InvalidRecordState(_LOST) if holding.lost else refused.get(number)
+            for number, (holding, _) in enumerate(self.taken)
         ]
         for call, part in enumerate(in_calls(acknowledgements)):
             # Each call has its own request id: two calls may have the same member and share-partitions.
@@ -115,17 +127,13 @@ class Acknowledgements:
             done = state.acknowledge([each for _, each in part], request_id=request_id)
             for (number, _), result in zip(part, done, strict=True):
                 results[number] = result if isinstance(result, ShareError) else None
-        renewed: list[HeldLease] = []
-        renewals_refused: dict[int, ShareError] = {}
-        for number, (holding, each) in enumerate(self.taken):
-            if each.renewed and not holding.lost:
-                try:
-                    renewed.append(_renew(state, holding, each, lock_duration_ms))
-                except ShareError as error:
-                    renewals_refused[number] = error
         # Only now: a repeated call must send the same.
-        lose(holding for (holding, _), error in zip(self.taken, results, strict=True) if error is not None)
-        return [each or renewals_refused.get(number) for number, each in enumerate(results)], renewed
+        lose(
+            holding
+            for (holding, each), error in zip(self.taken, results, strict=True)
+            if error is not None and (each.outcomes or each.holds)
+        )
+        return results, [found for found in self._renewals.values() if isinstance(found, HeldLease)]
 
     def by_partition(self) -> dict[Key, tuple[OffsetSet, Result]]:
         """Return the acknowledged offsets of each partition and its first error: a timeout without results."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from confluent_kafka import Message
 
 from sharequeue.consumer.held_leases import HeldLease
+from sharequeue.consumer.key_order import offset_of
 from sharequeue.domain.offsets import OffsetSet
 
 _log = logging.getLogger(__name__)
@@ -60,7 +61,9 @@ class LeaseQueue:
         self._to_poll.appendleft(holding)
 
     def pick(self, most: int, *, explicit: bool) -> tuple[list[Message], list[HeldLease]]:
-        """Return the next records, at most `most`, and their leases; none whose lock may have lapsed."""
+        """Return the next records, at most `most`, and their leases; none whose lock may have lapsed. The offsets of
+        a partition ascend, also where several of its leases have waited.
+        """
         messages: list[Message] = []
         holdings: list[HeldLease] = []
         for holding in list(self._to_poll):
@@ -74,6 +77,11 @@ class LeaseQueue:
                 holdings.append(holding)
             if not holding.buffered and holding in self._to_poll:
                 self._to_poll.remove(holding)
+        places = {each.key: place for place, each in enumerate(holdings)}
+        if len(places) < len(holdings):
+            messages.sort(
+                key=lambda each: (places[str(each.topic()), int(each.partition() or 0)], offset_of(each))
+            )
         return messages, holdings
 
     @staticmethod

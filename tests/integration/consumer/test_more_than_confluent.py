@@ -90,18 +90,20 @@ def test_a_renewed_record_comes_again_with_its_lock(
 def test_a_renewal_may_be_refused(
     settings: Settings, private_database: Database, make_topic: MakeTopic, group: str
 ) -> None:
-    """Where the group forbids it: the commit says so, and the record comes back with its next delivery."""
+    """Where the group forbids it: the commit says so, and the record comes back with its next delivery. So do others
+    of its partition that were acknowledged with it: what is reported refused was not done."""
     topic = make_topic()
     with work_on(settings, private_database, group, share_renew_acknowledge_enable=False) as work:
-        work.produce(topic, 1)
+        work.produce(topic, 2)
         with work.consumer(topic, explicit=True) as consumer:
-            [message] = poll_some(consumer)
-            consumer.acknowledge(message, RENEW)
+            first, second = poll_some(consumer, 2)
+            consumer.acknowledge(first)
+            consumer.acknowledge(second, RENEW)
             [error] = consumer.commit_sync().values()
             assert error is not None
             assert error.args[0].name() == "INVALID_RECORD_STATE"
             let_locks_lapse(work)
-            assert seen(poll_some(consumer)) == [(0, 2)]
+            assert seen(poll_some(consumer, 2)) == [(0, 2), (1, 2)]
 
 
 def test_a_released_record_may_wait(

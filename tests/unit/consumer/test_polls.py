@@ -87,3 +87,14 @@ def test_an_empty_poll_asks_for_nothing_after_the_next_one_has_records() -> None
         put(consumer, 0, 1)
         assert consumer.poll(0)
         assert not consumer._handover.demand
+
+
+def test_the_offsets_of_a_partition_ascend() -> None:
+    """Also where records that were leased later, or locked anew, lie before others that wait."""
+    with consumer_of() as consumer:
+        put(consumer, 4, 6)
+        put(consumer, 0, 2, "u")
+        put(consumer, 0, 2)
+        found = [(message.topic(), message.offset()) for message in consumer.poll(0)]
+        assert [offset for topic, offset in found if topic == "t"] == [0, 1, 4, 5]
+        assert [offset for topic, offset in found if topic == "u"] == [0, 1]
