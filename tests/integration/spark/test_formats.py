@@ -120,8 +120,9 @@ def test_json_is_one_object_and_nothing_else(spark: SparkSession) -> None:
 
 
 def test_a_value_that_no_type_can_hold_is_refused(spark: SparkSession) -> None:
-    """A number that is infinite in its type, wherever it is, and half of a surrogate pair, which Spark would read as
-    a question mark. Quotes make no number of NaN."""
+    """A number that is infinite in its type or that Spark would read as another one, wherever it is, two entries of a
+    map with one key, and half of a surrogate pair, which Spark would read as a question mark. Quotes make no number
+    of NaN."""
     digits = "a number with more digits than Spark keeps in a string: read it as a decimal"
     large, half = "a number that is too large for its type", "not Unicode: half of a surrogate pair"
     refused = {
@@ -130,12 +131,23 @@ def test_a_value_that_no_type_can_hold_is_refused(spark: SparkSession) -> None:
         b'{"f": 1.5e39}': large,
         b'{"s": 1e400}': large,
         b'{"m": {"a": [1, 1e309]}}': large,
+        b'{"b": 128}': large,
+        b'{"b": -129}': large,
+        b'{"n": {"k": {"x y": 200}}}': large,
+        b'{"t": 1577836800000000000}': large,
+        b'{"t": -9223372036855}': large,
+        b'{"m": {"a": [1], "a": [2]}}': "a map with equal keys",
         b'{"s": "\\ud800"}': half,
         b'{"s": "\\uDC00\\ud800"}': half,
         b'{"s": "a\\\\\\ud83dx"}': half,
+        b'{"s": "\\ud83d\\\\\\ude00"}': half,
         b'{"s": "\\\\\\\\ud83d\\ude00"}': half,
         b'{"s": 12345678901234567890.123}': digits,
         b'{"m": {}, "s": -0.12345678901234567891}': digits,
+        b'{"s": 0.50000000000000000001}': digits,
+        b'{"s": 0.300000000000000044}': digits,
+        b'{"s": 100000000000000000000.5}': digits,
+        b'{"s": 1e-400}': digits,
         b'{"d": "NaN"}': "a field of another type than the schema's: d (double)",
         b'{"d": "Infinity"}': "a field of another type than the schema's: d (double)",
     }
@@ -149,12 +161,24 @@ def test_a_value_that_no_type_can_hold_is_refused(spark: SparkSession) -> None:
         b'{"s": 12345678901234567890123}': "12345678901234567890123",
         b'{"s": 3.141592653589793}': "3.141592653589793",
         b'{"s": 1.50}': "1.5",
+        b'{"s": 1.5e3}': "1500.0",
+        b'{"s": -0.0}': "-0.0",
+        b'{"s": 1577836800.123456}': "1.577836800123456E9",
+        b'{"s": 0.0001234567890123}': "1.234567890123E-4",
+        b'{"b": -128, "t": 253402300799, "n": {"k": {"x y": 127}, "l": {}}, "s": "1577836800000000000"}': (
+            "1577836800000000000"
+        ),
     }
-    schema = "d double, f float, s string, m map<string, array<double>>"
+    schema = (
+        "d double, f float, s string, m map<string, array<double>>, b tinyint, t timestamp,"
+        " n map<string, struct<`x y`: tinyint>>"
+    )
     found = rows_of(json(records_of(spark, *refused, *read), schema))
     assert {value: row["error"] for value, row in zip(refused, found, strict=False)} == refused
     rest = found[len(refused) :]
     assert {value: row["value"]["s"] for value, row in zip(read, rest, strict=True)} == read
+    last = rest[-1]["value"]
+    assert (last["b"], last["n"]["k"]["x y"], last["t"].year) == (-128, 127, 9999)
 
 
 def test_a_number_with_a_huge_exponent_is_refused_before_it_is_parsed(spark: SparkSession) -> None:
@@ -170,6 +194,10 @@ def test_a_number_with_a_huge_exponent_is_refused_before_it_is_parsed(spark: Spa
         b'{"b": [1, 1e00100000000]}',
         b'{"c": {"x": {"d": "1e100000000"}}}',
         b'{"a": 1, "unknown": 1e100000000}',
+        b'{"a": 1e100000000 x}',
+        b'{"a": 1e100000000\x01, "t": "x"}',
+        '{"a": "1e\uff11\uff10\uff10\uff10\uff10\uff10\uff10\uff10\uff10"}'.encode(),
+        b'{"a": "1e\\uff11\\uff10\\uff10\\uff10\\uff10\\uff10\\uff10\\uff10"}',
     )
     read = (
         b'{"a": 1.50e1, "t": "12e45678", "x": 1e5}',
