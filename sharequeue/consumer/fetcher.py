@@ -106,17 +106,20 @@ class Fetcher:
         with self._handover.changed:
             self._give_backs += 1
             gone = [each for each in self._handover.queue.leases() if each.key[0] not in topics]
-            untouched = [each.lease for each in gone if each.untouched]
+            on_their_way = {holding for sending in self._handover.outbox for holding, _ in sending.taken}
+            idle = [
+                each for each in gone if each.untouched or (each.polled_is_done and each not in on_their_way)
+            ]
             self._partly_handed_out = [each for each in self._partly_handed_out if not each.lapsed]
-            self._partly_handed_out += [each for each in gone if not each.untouched]
+            self._partly_handed_out += [each for each in gone if each not in idle]
             self._handover.queue.forget(gone)
-        if untouched:
+        if idle:
             try:
-                self._state.release(untouched, refund=True)
+                self._state.release([each.lease for each in idle], refund=True)
             except (SQLAlchemyError, ShareError) as error:
                 _log.warning(
                     "%d leases could not be released; their records are delivered again when the locks lapse: %s",
-                    len(untouched),
+                    len(idle),
                     first_line(error),
                 )
 

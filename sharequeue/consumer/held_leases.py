@@ -141,6 +141,13 @@ class HeldLease:
         return self.next == 0 and not self.handed and not self.seen
 
     @property
+    def polled_is_done(self) -> bool:
+        """Whether all that was handed out of it is taken to be sent, so that the rest may go back on its own. In
+        order by key it may not, and neither beside renewed records, which have the same lease.
+        """
+        return not self.handed and not self.renewed and not self.split and self.order is None
+
+    @property
     def done(self) -> bool:
         """Whether nothing of it is left to be read, handed out or sent."""
         return not (self.unread or self.gaps or self.handed or self.buffered)

@@ -90,10 +90,11 @@ def json(records: DataFrame, schema: str | StructType, *, column: str = "value")
     """Decode a column of JSON objects in place, as a struct of `schema`, a DDL string or a type.
 
     The rows get `outcome` and `error`: accept, or reject with the reason where the bytes are empty or not JSON, where
-    a field has another type, or where the value is null. `NaN` and `Infinity` are not JSON; a number that does
-    not fit into its type (1e400), a map with equal keys, and half a surrogate pair (`"\\ud800"`), are refused. So is a number with an exponent of four
-    digits, or more than 1,000 characters, if the schema has a decimal. A missing field is null. The five bytes that
-    the serializer of a schema registry puts before JSON are skipped: JSON never begins with a zero byte.
+    a field has another type, or where the value is null. `NaN` and `Infinity` are not JSON; a number that does not
+    fit into its type (1e400), a map with equal keys, and half a surrogate pair (`"\\ud800"`), are refused. So is a
+    number with an exponent of four digits, or more than 1,000 characters, if the schema has a decimal. A missing
+    field is null. The five bytes that the serializer of a schema registry puts before JSON are skipped: JSON never
+    begins with a zero byte.
     """
     wanted: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     raw = quoted(column)
@@ -301,7 +302,7 @@ def _reason(raw: str, text: str, wanted: StructType) -> str:
         for field, condition in chosen:
             name = text_literal(f"{field.name} ({field.dataType.typeName()})")
             names.append(_case([(f"{FIELDS}[{text_literal(field.name)}] is not null and {condition}", name)]))
-        return f"concat_ws({', '.join(names)})"
+        return f"nullif(concat_ws({', '.join(names)}), '')"
 
     unfit = named((each, f"{DECODED}.{quoted(each.name)} is null") for each in wanted.fields)
     of_parts = (StructType, ArrayType, MapType)
@@ -318,6 +319,6 @@ def _reason(raw: str, text: str, wanted: StructType) -> str:
             (_has_lone_surrogate(text), "'not Unicode: half of a surrogate pair'"),
             (f"not {_is_object(text)}", "'JSON, but not an object'"),
         ],
-        otherwise=f"coalesce(concat({text_literal(of_other)}, nullif({unfit}, '')), "
-        f"concat({text_literal(of_part)}, {with_parts}))",
+        otherwise=f"coalesce(concat({text_literal(of_other)}, {unfit}),"
+        f" concat({text_literal(of_part)}, {with_parts}), 'a field twice, once with a value of another type')",
     )

@@ -106,6 +106,27 @@ def test_a_renewal_may_be_refused(
             assert seen(poll_some(consumer, 2)) == [(0, 2), (1, 2)]
 
 
+@pytest.mark.parametrize("other", [False, True])
+def test_what_was_leased_ahead_is_given_back_with_the_subscription(
+    other: bool, settings: Settings, private_database: Database, make_topic: MakeTopic, group: str
+) -> None:
+    """Also the rest of a lease of which some records were polled: others get it at once, with its delivery."""
+    topic, another = make_topic(), make_topic()
+    with work_on(settings, private_database, group) as work:
+        work.produce(topic, 40)
+        with work.consumer(topic, max_poll_records=2) as first, work.consumer(topic) as second:
+            polled = poll_some(first, 2)
+            first.commit_sync()
+            if other:
+                first.subscribe([another])
+            else:
+                first.unsubscribe()
+            rest = poll_some(second, 40 - len(polled))
+            assert sorted(seen(rest)) == [(offset, 1) for offset in range(len(polled), 40)]
+            second.commit_sync()
+        wait_until(work.done)
+
+
 def test_a_released_record_may_wait(
     settings: Settings, private_database: Database, make_topic: MakeTopic, group: str
 ) -> None:
