@@ -142,10 +142,10 @@ class HeldLease:
 
     @property
     def polled_is_done(self) -> bool:
-        """Whether all that was handed out of it is taken to be sent, so that the rest may go back on its own. In
-        order by key it may not, and neither beside renewed records, which have the same lease.
+        """Whether all that was handed out of it is taken to be sent, so that the rest may go back on its own. It may
+        not beside renewed records, which have the same lease.
         """
-        return not self.handed and not self.renewed and not self.split and self.order is None
+        return not self.handed and not self.renewed and not self.split
 
     @property
     def done(self) -> bool:
