@@ -205,8 +205,10 @@ def with_outcomes(handled: DataFrame, kept: Sequence[str] = KEPT_COLUMNS) -> Dat
                 f"the handler's `{name}` is of type {kind.simpleString()}: expected {wanted.simpleString()}; pass on "
                 f"{', '.join(kept)} as they were read, and name the outcome: {', '.join(OUTCOMES)}"
             )
-    if "not_before" in columns:
-        kind = handled.schema["not_before"].dataType
+    # Spark ignores the case of names: `Error` is the same column.
+    own = {name.lower(): name for name in columns}
+    if (delayed := own.get("not_before")) is not None:
+        kind = handled.schema[delayed].dataType
         if not isinstance(kind, TimestampType):
             raise HandlerError(
                 f"the handler's `not_before` is of type {kind.simpleString()}: expected timestamp (timestamp_ltz), "
@@ -214,20 +216,19 @@ def with_outcomes(handled: DataFrame, kept: Sequence[str] = KEPT_COLUMNS) -> Dat
             )
     _refuse_unwritable(handled.schema)
     _refuse_cut_times(handled)
-    given = "error" if "error" in columns else "null"
+    given = quoted(own["error"]) if "error" in own else "null"
     outcome, error = "coalesce(make_valid_utf8(outcome), 'null')", f"make_valid_utf8(cast({given} as string))"
     more = {}
-    if "not_before" in columns:
+    if delayed is not None:
         never = f"(outcome = '{RELEASE}' and {_TOO_LATE})"
         outcome = f"if({never}, '{REJECT}', {outcome})"
         error = f"if({never}, concat_ws('; ', {_WHY_TOO_LATE}, {error}), {error})"
         # Python could not read it from the files.
-        more["not_before"] = f"if({never}, null, not_before)"
+        more["not_before"] = f"if({never}, null, {quoted(delayed)})"
     if KEY_HASH in kept:
         is_hash = f"coalesce(length({KEY_HASH}) in (0, 32) and unhex({KEY_HASH}) is not null, false)"
         outcome = f"if({is_hash}, {outcome}, '{NO_KEY_HASH}')"
     made = {"outcome": outcome, "error": error, **more}
-    # Spark ignores the case of names: `Error` is the same column.
     texts = {name.lower(): quoted(name) for name in columns}
     texts |= {name: f"{text} as {name}" for name, text in made.items()}
     return select_texts(handled, *texts.values())

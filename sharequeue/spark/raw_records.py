@@ -17,9 +17,17 @@ from typing import Self, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
-from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    DatetimeType,
+    IntegerType,
+    LongType,
+    NumericType,
+    StructField,
+    StructType,
+)
 
-from sharequeue.spark.handler import RAW, RECORD_COLUMNS, RELEASE, HandlerError
+from sharequeue.spark.handler import KEPT_COLUMNS, KEY_HASH, RAW, RECORD_COLUMNS, RELEASE, HandlerError
 from sharequeue.spark.sql_texts import quoted, select_texts, text_literal
 
 KEEP = "sharequeue_keep"
@@ -37,6 +45,8 @@ _MADE = {
     f"{PART}hash": ("if({raw} is null, null, {hash})", LongType()),
 }
 _TEXT = "sharequeue_raw_text"
+_SMALL = (NumericType, BooleanType, DatetimeType)
+"""Types whose values are as small as a null."""
 _NONE = "-"
 """Stands for a null in a text; base64 does not have it."""
 _HEADERS = "array<struct<key:string,value:binary>>"
@@ -57,11 +67,12 @@ def with_raw(records: DataFrame, topics: Collection[str]) -> DataFrame:
 def kept_apart(handled: DataFrame) -> DataFrame:
     """Return a checked result of a handler without the column RAW, with a row for each released record that has it.
 
-    The handler's own columns are in such a row, too: Spark takes longer to leave them out of it than to write them. A
-    raw record of another offset is not kept. Raises HandlerError if the column was changed.
+    The handler's own numbers are in such a row, too: Spark takes longer to leave them out of it than to write them.
+    Texts and other columns that may be large are null there. A raw record of another offset is not kept. Raises
+    HandlerError if the column was changed.
     """
     fields = handled.schema.fields
-    known = f"if(outcome = '{KEEP}', 'null', outcome)"
+    known = f"if(outcome = '{KEEP}', '{KEEP}, a name of the library', outcome)"
     raw = next((each.dataType.simpleString() for each in fields if each.name == RAW), None)
     if raw is None:
         return handled.withColumn("outcome", fn.expr(known))
@@ -69,19 +80,30 @@ def kept_apart(handled: DataFrame) -> DataFrame:
         raise HandlerError(
             f"the handler's `{RAW}` is of type {raw}: expected the column as it was read; pass it on, or leave it out"
         )
+    made_of = _TEXT
+    while made_of in (each.name.lower() for each in fields):
+        made_of += "_"
     same = " and ".join(f"{RAW}.{name} = {name}" for name in RECORD_COLUMNS[:3])
     text = f"if(outcome = '{RELEASE}' and {same}, array(null, {_as_text(f'{RAW}.')}), array(cast(null as string)))"
     both = select_texts(
-        handled, *(quoted(each.name) for each in fields if each.name != RAW), f"explode({text}) as {_TEXT}"
+        handled, *(quoted(each.name) for each in fields if each.name != RAW), f"explode({text}) as {made_of}"
     )
     made = {
-        "outcome": f"if({_TEXT} is null, {known}, '{KEEP}')",
-        "error": f"if({_TEXT} is null, error, concat({_hash(_TEXT)}, ' ', {_TEXT}))",
+        "outcome": f"if({made_of} is null, {known}, '{KEEP}')",
+        "error": f"if({made_of} is null, error, concat({_hash(made_of)}, ' ', {made_of}))",
     }
-    names = [each.name for each in fields if each.name != RAW]
-    return select_texts(
-        both, *(f"{made[name]} as {name}" if name in made else quoted(name) for name in names)
-    )
+    as_given = {*KEPT_COLUMNS, KEY_HASH}
+
+    def column(each: StructField) -> str:
+        name = quoted(each.name)
+        if each.name in made:
+            return f"{made[each.name]} as {name}"
+        # A column without nulls stays one: its type in the files must not depend on what is kept.
+        if each.name in as_given or not each.nullable or isinstance(each.dataType, _SMALL):
+            return name
+        return f"if({made_of} is null, {name}, null) as {name}"
+
+    return select_texts(both, *(column(each) for each in fields if each.name != RAW))
 
 
 def as_kept(records: DataFrame) -> DataFrame:

@@ -33,6 +33,16 @@ from tests.fixtures.stack import MakeTopic
 Handler = Callable[[DataFrame], DataFrame]
 
 
+def test_columns_for_the_queue_may_be_written_in_any_case(spark: SparkSession) -> None:
+    """Spark ignores the case of names, so `ERROR` is the error, and `Not_Before` the time."""
+    given = spark.range(1).selectExpr(
+        *("'t' as topic", "0 as partition", "id as offset", "1L as lease_id", "'release' as outcome"),
+        *("'no' as ERROR", "timestamp'2030-01-01 00:00:00Z' as Not_Before"),
+    )
+    (row,) = with_outcomes(given).collect()
+    assert (row["outcome"], row["error"], row["not_before"].year) == ("release", "no", 2030)
+
+
 @pytest.mark.parametrize(
     ("without_row", "counted"), [("release", "released"), ("accept", "accepted"), ("reject", "rejected")]
 )

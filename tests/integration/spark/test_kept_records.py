@@ -183,7 +183,8 @@ def test_keys_in_order_are_kept_too(
 
 
 def test_files_have_the_types_that_they_have_without(spark: SparkSession) -> None:
-    """A column without nulls stays one, and names of other parts of the library are free."""
+    """A column without nulls stays one, a text of the handler's own is null beside a raw record, and names of other
+    parts of the library are free."""
     columns = "timestamp timestamp, timestamp_type int, key binary, value binary"
     at = "topic string, partition int, offset long, lease_id long"
     row = ("t", 0, 5, 7, datetime.now(UTC), 0, None, bytearray(b"v"))
@@ -192,7 +193,7 @@ def test_files_have_the_types_that_they_have_without(spark: SparkSession) -> Non
     )
     handled = with_raw(given, {"t"}).selectExpr(
         *("topic", "partition", "offset", "lease_id", RAW, "'release' as outcome", "'no' as error"),
-        *("1 as n", "cast(value as string) as sharequeue_text"),
+        *("1 as n", "cast(value as string) as sharequeue_text", "nullif(2, 3) as sharequeue_raw_text"),
     )
     kept = kept_apart(handled)
     assert [(each.name, each.nullable) for each in kept.schema if each.name in ("n", "sharequeue_text")] == [
@@ -201,7 +202,7 @@ def test_files_have_the_types_that_they_have_without(spark: SparkSession) -> Non
     ]
     rows = {row["outcome"]: row for row in kept.collect()}
     assert (rows["release"]["error"], rows["release"]["sharequeue_text"]) == ("no", "v")
-    assert (rows[KEEP]["n"], rows[KEEP]["sharequeue_text"]) == (1, "v")
+    assert (rows[KEEP]["n"], rows[KEEP]["sharequeue_text"], rows[KEEP]["sharequeue_raw_text"]) == (1, None, 2)
 
 
 def released(records: DataFrame) -> DataFrame:
