@@ -380,7 +380,7 @@ def test_the_only_replica_stopped_for_longer_than_a_session(
     ):
         monkeypatch.setenv(f"SHAREQUEUE_GROUP_SHARE_{name}_MS", str(value))
     publish_service_configs(private_database, ServiceConfigs.load())
-    alter_group_configs(private_database, "g", {"share.session.timeout.ms": 8000})
+    alter_group_configs(private_database, "g", {"share.session.timeout.ms": 30_000})
     only = replica("never")
     rows = text(
         "select (select max(heard_at) from sharequeue.service_replicas) as heard, sharequeue.clock() as at,"
@@ -400,6 +400,7 @@ def test_the_only_replica_stopped_for_longer_than_a_session(
     found = private_database.rows(rows)[0]
     assert members(private_database, "g") == ["m1"]
     assert found["expires"] > found["at"]
+    pass_time(private_database, 30)
     wait_until(lambda: members(private_database, "g") == [])
 
 
