@@ -106,9 +106,10 @@ class Fetcher:
         with self._handover.changed:
             self._give_backs += 1
             gone = [each for each in self._handover.queue.leases() if each.key[0] not in topics]
-            on_their_way = {holding for sending in self._handover.outbox for holding, _ in sending.taken}
             idle = [
-                each for each in gone if each.untouched or (each.polled_is_done and each not in on_their_way)
+                each
+                for each in gone
+                if each.untouched or (each.polled_is_done and not self._handover.on_its_way(each))
             ]
             self._partly_handed_out = [each for each in self._partly_handed_out if not each.lapsed]
             self._partly_handed_out += [each for each in gone if each not in idle]
@@ -436,8 +437,8 @@ class Fetcher:
         """Give back the unread parts of leases, with their delivery, once the read parts are acknowledged."""
         for holding in list(self._rests):
             with self._handover.changed:
-                on_its_way = any(holding in dict(sending.taken) for sending in self._handover.outbox)
-                busy = (holding.handed or holding.waiting or on_its_way) and not holding.lapsed
+                used = holding.handed or holding.waiting or self._handover.on_its_way(holding)
+                busy = used and not holding.lapsed
             if not busy:
                 # Renewed records of it are still in use: then the rest waits until its lock lapses.
                 if not holding.lapsed and not holding.split:

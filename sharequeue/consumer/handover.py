@@ -55,6 +55,10 @@ class Handover:
         self._failure: Exception | None = None
         self.figures = dict.fromkeys(FIGURES, 0.0)
 
+    def on_its_way(self, holding: HeldLease) -> bool:
+        """Return whether acknowledgements of a lease have no results yet. The caller holds the lock."""
+        return any(holding in dict(sending.taken) for sending in self.outbox)
+
     def send(self, sending: Acknowledgements) -> None:
         """Queue acknowledgements to be sent. Returns at once."""
         with self.changed:
