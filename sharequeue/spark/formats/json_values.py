@@ -150,7 +150,7 @@ def _has_one_brace(text: str) -> str:
 
 def _without_bound(text: str, wanted: StructType) -> str | None:
     """Return whether a text has a decimal that cannot be parsed in a bounded time; None if no part is a decimal."""
-    if not any(isinstance(each, DecimalType) for each in parts_of(wanted)):
+    if not _has(wanted, DecimalType):
         return None
 
     def too_long(part: str, _: DataType) -> str:
@@ -167,6 +167,11 @@ def _is(*kinds: type[DataType]) -> Callable[[DataType], bool]:
     return lambda kind: isinstance(kind, kinds)
 
 
+def _has(kind: DataType, chosen: type[DataType]) -> bool:
+    """Return whether a type, or a part of it at any depth, is a `chosen` one."""
+    return any(map(_is(chosen), parts_of(kind)))
+
+
 def _as(other: DataType, chosen: type[DataType], kind: DataType) -> Any:
     """Return a type with another one in place of each `chosen` one, but not in keys of maps."""
     if isinstance(kind, chosen):
@@ -177,7 +182,10 @@ def _as(other: DataType, chosen: type[DataType], kind: DataType) -> Any:
         return MapType(kind.keyType, _as(other, chosen, kind.valueType), kind.valueContainsNull)
     if isinstance(kind, StructType):
         return StructType(
-            [StructField(each.name, _as(other, chosen, each.dataType), each.nullable) for each in kind.fields]
+            [
+                StructField(each.name, _as(other, chosen, each.dataType), each.nullable, each.metadata)
+                for each in kind.fields
+            ]
         )
     return kind
 
@@ -190,8 +198,7 @@ def _as_texts(text: str, chosen: type[DataType], wanted: StructType) -> str:
 def _as_wanted(field: StructField) -> str:
     """Return a field of the decoded value in its own type: bytes were read as short numbers."""
     value = f"{DECODED}.{quoted(field.name)}"
-    has_bytes = any(isinstance(each, ByteType) for each in parts_of(field.dataType))
-    return f"cast({value} as {_in_sql(field.dataType)})" if has_bytes else value
+    return f"cast({value} as {_in_sql(field.dataType)})" if _has(field.dataType, ByteType) else value
 
 
 def _in_sql(kind: DataType) -> str:
@@ -254,7 +261,7 @@ def _is_too_large(value: str, wanted: StructType, text: str) -> str:
         return f"if({whole}, abs(cast({part} as decimal(38, 0))) > {MOST_SECONDS}, length({part}) > 38)"
 
     found = any_part(value, wanted, _is(DoubleType, FloatType, StringType, ByteType), special)
-    if not any(map(_is(TimestampType), parts_of(wanted))):
+    if not _has(wanted, TimestampType):
         return found
     times = any_part(_as_texts(text, TimestampType, wanted), wanted, _is(TimestampType), late)
     return f"({found} or if({_matches(text, _LONG_WHOLE_NUMBER)}, {times}, false))"

@@ -181,6 +181,15 @@ def test_a_value_that_no_type_can_hold_is_refused(spark: SparkSession) -> None:
     assert (last["b"], last["n"]["k"]["x y"], last["t"].year) == (-128, 127, 9999)
 
 
+def test_a_comment_of_the_schema_stays_with_its_column(spark: SparkSession) -> None:
+    """It is the description of the column in a data catalog."""
+    decoded = json(
+        records_of(spark, b"{}"), "id string comment 'of the order', b tinyint, t timestamp comment 'paid'"
+    )
+    comments = {each.name: each.metadata.get("comment") for each in decoded.select("value.*").schema}
+    assert comments == {"id": "of the order", "b": None, "t": "paid"}
+
+
 def test_a_number_with_a_huge_exponent_is_refused_before_it_is_parsed(spark: SparkSession) -> None:
     """A decimal with an exponent of four digits, or of more than a thousand characters, is refused before it is
     parsed, wherever it is and however it is written; texts that look like one, and other numbers, are read."""
